@@ -2,8 +2,8 @@
 //! own; [`TABLE`] has them all.
 
 pub use transom_launch::variables::{
-    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff,
-    SetBy, Variable, VariableError, readable,
+    BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, Micros, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH,
+    Seconds, SecondsOrOff, SetBy, Variable, VariableError, readable,
 };
 
 pub use crate::collective::asked::COLLECTIVES;

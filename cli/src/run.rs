@@ -1,14 +1,18 @@
 //! `transom run`: starts a job, and exits with the job's status.
 
 use crate::bench::Usage;
+use crate::complain;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::error::Error;
+use std::ffi::OsStr;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use transom::variables::Seconds;
-use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
+use std::time::Duration;
+use transom::variables::{BOOTSTRAP, FABRIC, NESTING, Seconds, SetBy, TABLE};
+use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -16,31 +20,74 @@ use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
 /// them. Output is forwarded in whole lines, so that lines of different ranks never mix; lines of stderr begin with
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, one ssh for each host starts its ranks, in the folder of the same name and with an empty stdin. The host
+/// On hosts, one ssh for each host starts its ranks, in the folder of the same name. The host
 /// needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have the host's
 /// environment, and these variables of this command: those that `transom info` lists for you to set, except TRANSOM_SSH
 /// and TRANSOM_BOOTSTRAP; those that begin with RUST_, OMP_ or LD_LIBRARY_PATH; and PATH, appended to the host's own.
-/// Set others by `env NAME=value ./program`.
+/// `--env` passes others.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
     /// Number of ranks
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", help_heading = "Ranks")]
     ranks: usize,
 
+    /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
+    /// may be repeated
+    #[arg(short = 'x', long, value_name = "NAME[=VALUE]", help_heading = "Ranks")]
+    env: Vec<OsString>,
+
+    /// Folder in which the ranks start, on hosts too; a relative program is relative to it [default: this folder]
+    #[arg(long, value_name = "DIR", help_heading = "Ranks")]
+    wdir: Option<PathBuf>,
+
+    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
+    /// spread. A host with more ranks than cores binds none. Hosts need `taskset`
+    #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
+    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
+    bind_to: BindTo,
+
     /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
-    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
-    hosts: Option<HostList>,
+    ///
+    /// `none` starts all ranks here. Without this option and --hostfile, the hosts are those of the batch job in which
+    /// this command runs: SLURM_JOB_NODELIST with SLURM_TASKS_PER_NODE, PBS_NODEFILE, LSB_DJOB_HOSTFILE, LSB_HOSTS or
+    /// PE_HOSTFILE. Ranks start here, without ssh, if that list or the file names only this machine.
+    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true, value_parser = hosts_or_none, help_heading = "Hosts")]
+    hosts: Option<Hosts>,
+
+    /// File with a host in each line: `node1`, `node1 slots=4` (Open MPI) or `node1:4` (MPICH); `#` begins a comment
+    #[arg(long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts", help_heading = "Hosts")]
+    hostfile: Option<PathBuf>,
 
     /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
     /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
-    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all", help_heading = "Output")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
+    /// Begin each output line with the time of its arrival, in UTC: `2026-11-29T22:03:04.123Z [2] text`
+    #[arg(long, alias = "timestamp-output", help_heading = "Output")]
+    timestamps: bool,
+
+    /// Folder for files with the output of each rank, too: `rank.2.stdout`, `rank.2.stderr`; older files are replaced
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    output_dir: Option<PathBuf>,
+
+    /// Report host, local rank and processors of each rank on stderr
+    #[arg(long, help_heading = "Output")]
+    report_bindings: bool,
+
+    /// Report the provider, how the ranks meet, each host that is reached, and the place of each rank
+    #[arg(short, long, help_heading = "Output")]
+    verbose: bool,
+
+    /// Seconds after which the ranks get SIGTERM, and SIGKILL a second later; the exit status is then 124
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = time_limit, help_heading = "End")]
+    timeout: Option<Duration>,
+
     /// Seconds from the first failure to SIGTERM, in which the other ranks may report their own errors [default:
     /// TRANSOM_GRACE, else 2]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "End")]
     grace: Option<Seconds>,
 
     /// The program (searched in PATH unless it contains a `/`) and its arguments
@@ -53,14 +100,17 @@ Exit status:
   0        all ranks exited with status 0
   N        the first rank that failed exited with status N
   128+S    the first rank that failed was killed by signal S, or this command got signal S (Ctrl-C: 130)
+  124      the time of --timeout passed
   141      the reader of the output closed it (e.g. `| head`)
   255      a host was lost or sent a malformed record before it reported exit statuses (or ssh's own status)
   2        the command line is wrong;  126, 127  the program cannot be executed, or was not found;  1  other errors
 
 When a rank fails, the others get a grace period to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
-ends all ranks in the same way, a second Ctrl-C at once. Processes that ranks leave behind are killed. On hosts, those that have
-left the rank's session are not, and the job lasts until they have closed the rank's stdout and stderr.
+ends all ranks in the same way, a second Ctrl-C at once. SIGUSR1 and SIGUSR2 to this command go on to all ranks (on hosts to the
+process group of each). Ranks that do not handle them are ended by them. Ctrl-Z stops all ranks, `fg` continues them.
 
+Processes that ranks leave behind are killed. On hosts, those that have left the rank's session are not, and the job lasts until
+they have closed the rank's stdout and stderr.
 A program that a rank starts is not a rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
 may be nested three deep.
 
@@ -70,22 +120,50 @@ Examples:
   transom run -n 2 --output-prefix=none ./program
                                              lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
+  sbatch -N 2 -n 8 --wrap 'transom run -n 8 ./program'
+                                             four ranks on each of two nodes of Slurm
+  transom run --hosts node1,node2 -n 4 --wdir /scratch -x DATA=/scratch/in -x LANG ./program
+  transom run -n 4 --timeout 3600 ./program  end the job after an hour
   transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
 
+/// The value of `--hosts`.
+#[derive(Clone, Debug)]
+enum Hosts {
+    Here,
+    On(HostList),
+}
+
 impl Run {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
+        let hosts = self.find_hosts()?;
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
         let mut launch = Launch::new(path, self.ranks).args(program);
+        for variable in &self.env {
+            let (name, value) = parse_variable(variable)?;
+            launch = launch.env(name, value);
+        }
+        if let Some(folder) = self.wdir {
+            launch = launch.current_dir(folder);
+        }
+        launch = launch.deadline(self.timeout).timestamps(self.timestamps);
+        launch = launch.bind_to(self.bind_to).report_bindings(self.report_bindings).verbose(self.verbose);
+        if let Some(folder) = self.output_dir {
+            launch = launch.output_dir(folder);
+        }
         if let Some(prefix) = self.output_prefix {
             launch = launch.output_prefix(prefix);
         }
-        if let Some(hosts) = self.hosts {
+        if let Some(hosts) = hosts {
             launch = launch.hosts(hosts);
         }
         if let Some(Seconds(grace)) = self.grace {
             launch = launch.grace(grace);
+        }
+        if self.verbose {
+            let provider = std::env::var(FABRIC.name).unwrap_or_else(|_| FABRIC.default.to_owned());
+            complain(&format!("provider: {provider} ({})", FABRIC.name));
         }
         // This process does nothing but launch, so it may reap orphans and handle signals.
         let outcome = launch.reap_orphans(true).handle_signals(true).run()?;
@@ -93,16 +171,96 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The hosts for the ranks; `None` if all start here.
+    fn find_hosts(&self) -> Result<Option<HostList>, Box<dyn Error>> {
+        match (&self.hosts, &self.hostfile) {
+            (Some(Hosts::Here), _) => Ok(None),
+            (Some(Hosts::On(hosts)), _) => Ok(Some(hosts.clone())),
+            (None, Some(file)) => {
+                let hosts = HostList::read(file)?;
+                self.fit(&file.display().to_string(), &hosts)?;
+                Ok(Some(hosts).filter(|hosts| !hosts.is_this_machine()))
+            }
+            // A rank that starts a job does not start it on all hosts of its own job.
+            (None, None) if NESTING.get::<usize>()?.is_some_and(|depth| depth > 0) => Ok(None),
+            (None, None) => {
+                let Some((variable, hosts)) = HostList::from_batch_system()? else { return Ok(None) };
+                if hosts.is_this_machine() {
+                    return Ok(None);
+                }
+                self.fit(variable, &hosts)?;
+                Ok(Some(hosts))
+            }
+        }
+    }
+
+    /// Checks that the hosts of a file or variable have a place for each rank.
+    fn fit(&self, source: &str, hosts: &HostList) -> Result<(), Usage> {
+        match hosts.places() {
+            Some(places) if places < self.ranks => Err(Usage(format!(
+                "{source}: {} ranks do not fit the {places} places of the hosts; start {places} ranks, or name the hosts \
+                 without places: --hosts {}",
+                self.ranks,
+                some_of(hosts)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first names of a list, for a message.
+fn some_of(hosts: &HostList) -> String {
+    let shown: Vec<_> = hosts.names().take(3).collect();
+    let more = if hosts.names().nth(3).is_some() { ",..." } else { "" };
+    format!("{}{more}", shown.join(","))
+}
+
+/// Parses the value of `--hosts`.
+fn hosts_or_none(text: &str) -> Result<Hosts, HostListError> {
+    if text == "none" { Ok(Hosts::Here) } else { text.parse().map(Hosts::On) }
+}
+
+/// Parses the value of `--timeout`.
+fn time_limit(text: &str) -> Result<Duration, &'static str> {
+    match text.parse::<Seconds>()?.0 {
+        Duration::ZERO => Err("expected a time above 0"),
+        time => Ok(time),
+    }
+}
+
+/// Parses `NAME=VALUE`, or `NAME` for a variable of this process.
+fn parse_variable(text: &OsStr) -> Result<(OsString, OsString), Usage> {
+    let bytes = text.as_bytes();
+    let equals = bytes.iter().position(|byte| *byte == b'=');
+    let name = OsStr::from_bytes(&bytes[..equals.unwrap_or(bytes.len())]);
+    let wrong = |why: &str| Usage(format!("--env {:?}: {why}", text));
+    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if !name.as_bytes().iter().all(word) || name.as_bytes().first().is_none_or(u8::is_ascii_digit) {
+        return Err(wrong("the name of a variable is expected: letters, digits and _, not a digit first"));
+    }
+    if TABLE.iter().any(|row| row.name == name && (row.set_by == SetBy::Launcher || row.name == BOOTSTRAP.name)) {
+        return Err(wrong("the launcher sets or removes this variable for each rank; leave it out"));
+    }
+    let value = match equals {
+        Some(equals) => OsStr::from_bytes(&bytes[equals + 1..]).to_owned(),
+        None => std::env::var_os(name)
+            .ok_or_else(|| wrong("this variable is not set here; set it, or give a value: NAME=VALUE"))?,
+    };
+    Ok((name.to_owned(), value))
+}
+
 /// The exit status of an error, by the conventions of shells.
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
+        Some(LaunchError::Folder { .. } | LaunchError::OutputFile { .. }) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. } | LaunchError::OpenFiles { .. }) => 126,
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),
         Some(LaunchError::Deadline) => 124,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,
-        None if error.is::<Usage>() => 2,
+        None if error.is::<Usage>() || error.is::<HostSourceError>() => 2,
         _ => 1,
     }
 }

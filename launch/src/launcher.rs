@@ -1,8 +1,11 @@
 //! The launcher starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
+mod binding;
 mod child;
 mod control_plane;
+mod files;
 mod hosts;
+mod input;
 mod orphans;
 mod outcome;
 mod output;
@@ -12,9 +15,11 @@ mod remote;
 mod script;
 mod settings;
 mod signals;
+mod stamp;
 mod watch;
 
-pub use hosts::{HostList, HostListError};
+pub use binding::BindTo;
+pub use hosts::{HostList, HostListError, HostSourceError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use prefix::OutputPrefix;
 
@@ -23,7 +28,7 @@ use crate::tcp::Hub;
 use crate::variables::{GRACE, OUTPUT_PREFIX, Seconds};
 use control_plane::ControlPlane;
 use orphans::Orphans;
-use output::Output;
+use output::{Format, Output};
 use ranks::Ranks;
 use settings::Settings;
 use signals::Signals;
@@ -37,7 +42,8 @@ use watch::Watch;
 ///
 /// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
 /// completes a last line that has no newline. With several ranks, lines of stderr begin with the
-/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin; the others have an empty one.
+/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin, on hosts too; the others have an empty
+/// one.
 ///
 /// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
 /// process ends, for whatever reason, and when the thread that called [`run`](Launch::run) ends. Processes that a rank
@@ -71,12 +77,12 @@ impl Launch {
     /// Runs the ranks on hosts instead of this machine.
     ///
     /// The launcher starts all ranks of a host through one `ssh`, or through the command in `TRANSOM_SSH`, in the
-    /// current folder. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// current folder or [another](Launch::current_dir). The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
     /// this machine's own name need no `ssh`.
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
     /// own), `RUST_` or `OMP_`, and `LD_LIBRARY_PATH`. They get `PATH` too, after the host's own, unless
-    /// [`env`](Launch::env) sets it. All stdins are empty. A status above 128 is reported as the end by a signal, as
+    /// [`env`](Launch::env) sets it. A status above 128 is reported as the end by a signal, as
     /// shells do.
     ///
     /// Ranks end with their connection, and so with this process, for whatever reason it ends. Ranks on a host that is
@@ -103,6 +109,21 @@ impl Launch {
         self
     }
 
+    /// Starts the ranks in this folder instead of the current one. A relative program is relative to it.
+    ///
+    /// On hosts each host needs the folder. Relative folders are relative to this process's current folder.
+    ///
+    /// # Examples
+    /// ```
+    /// let outcome = transom::Launch::new("pwd", 1).current_dir("/").capture(true).run()?;
+    /// assert_eq!(outcome.output(0), b"/\n");
+    /// # Ok::<(), transom::LaunchError>(())
+    /// ```
+    pub fn current_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.folder = Some(folder.into());
+        self
+    }
+
     /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
     ///
     /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several
@@ -122,6 +143,48 @@ impl Launch {
         self
     }
 
+    /// Binds the ranks to processors; [`BindTo::None`] by default. Hosts need `taskset` of util-linux for it.
+    pub fn bind_to(mut self, bind: BindTo) -> Self {
+        self.0.bind_to = bind;
+        self
+    }
+
+    /// Reports host, local rank and processors of each rank on stderr.
+    pub fn report_bindings(mut self, report: bool) -> Self {
+        self.0.report_bindings = report;
+        self
+    }
+
+    /// Reports on stderr how ranks meet, each host that is reached, and the [place of each
+    /// rank](Launch::report_bindings).
+    pub fn verbose(mut self, verbose: bool) -> Self {
+        self.0.verbose = verbose;
+        self
+    }
+
+    /// Begins each output line with the time at which the launcher received it, in UTC: `2026-11-29T22:03:04.123Z `. The
+    /// time precedes the [prefix](Launch::output_prefix).
+    pub fn timestamps(mut self, stamp: bool) -> Self {
+        self.0.timestamps = stamp;
+        self
+    }
+
+    /// Also writes the output lines of each rank to files of this folder, `rank.2.stdout` and `rank.2.stderr`. Numbers
+    /// have one width. The launcher creates the folder, and replaces older files. Lines have no prefix there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let folder = std::env::temp_dir().join(format!("output-{}", std::process::id()));
+    /// transom::Launch::new("echo", 2).args(["hello"]).output_dir(&folder).run()?;
+    /// assert_eq!(std::fs::read_to_string(folder.join("rank.1.stdout"))?, "hello\n");
+    /// # std::fs::remove_dir_all(folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn output_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.output_folder = Some(folder.into());
+        self
+    }
+
     /// Sets how long the other ranks may run after the first failure, to report their own errors.
     ///
     /// After it they get SIGTERM, and a second later SIGKILL. The default is the variable `TRANSOM_GRACE`; without it,
@@ -131,7 +194,8 @@ impl Launch {
         self
     }
 
-    /// Kills all ranks that are still running this long after [`run`](Launch::run); never by default.
+    /// Ends all ranks that are still running this long after [`run`](Launch::run): SIGTERM, and SIGKILL a second later.
+    /// Never by default.
     ///
     /// A deadline that passes before all hosts are reached is [`LaunchError::Deadline`].
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
@@ -159,7 +223,9 @@ impl Launch {
 
     /// Ends the job on SIGINT, SIGTERM or SIGHUP to this process; a second SIGINT ends it at once.
     ///
-    /// SIGINT and SIGHUP are not handled if they were ignored before, as under `nohup`.
+    /// SIGUSR1 and SIGUSR2 are passed on to all ranks, on hosts to the process group of each. SIGTSTP stops all ranks
+    /// and this process; SIGCONT continues them. These signals are not handled if they were ignored before, as SIGHUP is
+    /// under `nohup`; SIGTERM and SIGCONT always are.
     ///
     /// Off by default, because it suits only a process that is nothing but a launcher. The handlers belong to the whole
     /// process, and afterwards it ignores these signals.
@@ -200,24 +266,35 @@ impl Launch {
                 OUTPUT_PREFIX.get()?.unwrap_or(default)
             }
         };
+        settings.check_folder()?;
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
         let deadline = settings.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let control_plane = ControlPlane::create(settings)?;
         let hosts = control_plane.hosts().map(|hosts| hosts.len());
         let of_hub = hosts.map_or(0, |_| Hub::descriptors(settings.ranks));
-        descriptors::make_room(Ranks::descriptors(settings.ranks, hosts) + of_hub)
+        let of_files = settings.output_folder.as_ref().map_or(0, |_| 2 * settings.ranks);
+        descriptors::make_room(Ranks::descriptors(settings.ranks, hosts) + of_hub + of_files)
             .map_err(|TooFew { need, limit }| LaunchError::OpenFiles { ranks: settings.ranks, need, limit })?;
         let orphans = settings.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
         let signals = settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
+        let files = settings.output_folder.as_ref().map(|folder| files::create(folder, settings.ranks)).transpose()?;
         let (ranks, pipes) = Ranks::start(settings, &control_plane)?;
+        let format = Format { prefix, timestamps: settings.timestamps };
         let output = match control_plane.hosts() {
-            None => Output::here(pipes, prefix, settings.capture),
+            None => Output::here(pipes, format, settings.capture),
             Some(hosts) => {
                 let names: Vec<&str> = hosts.iter().map(|(name, _)| *name).collect();
-                Output::on_hosts(settings.ranks, &names, prefix, settings.capture)
+                Output::on_hosts(settings.ranks, &names, format, settings.capture)
             }
         };
-        let output = output.map_err(system("preparing the output"))?;
+        let mut output = output.map_err(system("preparing the output"))?;
+        output.write_to(files.unwrap_or_default());
+        if settings.verbose {
+            output.say(&control_plane.describe());
+        }
+        if settings.verbose || settings.report_bindings {
+            ranks.describe_here().iter().for_each(|line| output.say(line));
+        }
         Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

@@ -6,7 +6,8 @@ mod renamed;
 mod values;
 
 pub(crate) use own::removed_for_ranks;
-pub use own::{BOOTSTRAP, GRACE, HOST, HUB, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH, TABLE};
+pub use own::{BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE};
+pub use own::{SSH, TABLE};
 pub use values::{Micros, Seconds, SecondsOrOff};
 
 use std::fmt::Display;

@@ -67,7 +67,8 @@ pub fn launch(ranks: usize) -> io::Result<Command> {
     let mut command = Command::new(own_program()?);
     // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
     // TRANSOM_OUTPUT_PREFIX.
-    command.args(["run", "-n", &ranks.to_string(), "--output-prefix=stderr", "--"]);
+    // Measures this machine, inside a batch job too.
+    command.args(["run", "--hosts", "none", "-n", &ranks.to_string(), "--output-prefix=stderr", "--"]);
     Ok(command)
 }
 

@@ -16,5 +16,6 @@ mod leaving;
 mod limits;
 mod namespaces;
 mod nesting;
+mod operating;
 mod renamed;
 mod verify;

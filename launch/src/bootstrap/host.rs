@@ -1,6 +1,7 @@
 //! Groups ranks by host. Two ranks are on one host if their machines have the same boot identity and they share a
 //! process namespace, so that each can open a descriptor of the other.
 
+use super::build::Build;
 use super::error::BootstrapError;
 use std::collections::HashMap;
 use transom_locks::Rank;
@@ -12,6 +13,8 @@ pub(super) struct Host {
     name: String,
     /// Equal for all ranks of one host, different between hosts.
     pub identity: String,
+    /// Build of the rank's program; `None` if it is unknown.
+    build: Option<Build>,
 }
 
 /// The hosts of a job, and which ranks are on which.
@@ -38,35 +41,53 @@ impl Host {
         // PMI limits the length of a value, so both texts are cut.
         let line = |text: &str, most| text.replace(|c: char| c.is_control(), "?").chars().take(most).collect();
         let name = if label.is_empty() { &name } else { &label };
-        Host { process: std::process::id(), name: line(name, 64), identity: line(&identity, 320) }
+        let (process, build) = (std::process::id(), Build::here());
+        Host { process, name: line(name, 64), identity: line(&identity, 320), build }
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        format!("{}\n{}\n{}", self.process, self.name, self.identity).into_bytes()
+        let build = self.build.as_ref().map_or_else(String::new, |build| format!("{} {}", build.file, build.id));
+        format!("{}\n{}\n{}\n{build}", self.process, self.name, self.identity).into_bytes()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
         let process = lines.next()?.parse().ok().filter(|&process| process > 0 && process <= i32::MAX as u32)?;
         let (name, identity) = (lines.next()?.to_owned(), lines.next()?.to_owned());
-        lines.next().is_none().then_some(Host { process, name, identity })
+        let build = lines.next()?.split_once(' ');
+        let build = build.map(|(file, id)| Build { file: file.to_owned(), id: id.to_owned() });
+        lines.next().is_none().then_some(Host { process, name, identity, build })
     }
 }
 
 impl Hosts {
-    /// Builds the table from one record per rank.
+    /// Builds the table from one record per rank. All ranks must run the same build of a program file.
     pub fn from_records(records: &[Vec<u8>]) -> Result<Self, BootstrapError> {
         let mut hosts = Hosts { names: Vec::new(), of: Vec::new(), processes: Vec::new() };
         let mut numbers = HashMap::new();
+        let mut builds: HashMap<String, (Rank, String, String)> = HashMap::new();
         for (rank, record) in records.iter().enumerate() {
             let host = Host::from_bytes(record).ok_or_else(|| {
                 let shown: String = String::from_utf8_lossy(record).chars().take(100).collect();
                 let why = format!(
-                    "rank {rank} sent a malformed host record {shown:?}, expected process, name and identity; do all \
+                    "rank {rank} sent a malformed host record {shown:?}, expected process, name, identity and build; do all \
                      ranks run the same version of transom?"
                 );
                 BootstrapError::Record { why }
             })?;
+            if let Some(Build { file, id }) = host.build {
+                let first = builds.entry(file).or_insert_with(|| (rank, host.name.clone(), id.clone()));
+                if first.2 != id {
+                    let (other, other_host, other_id) = first;
+                    let why = format!(
+                        "rank {other} on host {other_host} and rank {rank} on host {} run different builds of the same \
+                         program file (build IDs {other_id}... and {id}...); copy one build to both hosts, or give the \
+                         builds different paths if they belong together",
+                        host.name
+                    );
+                    return Err(BootstrapError::Record { why });
+                }
+            }
             hosts.of.push(*numbers.entry(host.identity).or_insert_with(|| {
                 hosts.names.push(host.name);
                 hosts.names.len() - 1
@@ -100,16 +121,31 @@ mod tests {
 
     #[test]
     fn records_are_grouped_by_host_identity() {
-        let records = ["7\na\nboot 1", "8\nb\nboot 2", "9\na\nboot 1"].map(|record| record.as_bytes().to_vec());
+        let records =
+            ["7\na\nboot 1\n", "8\nb\nboot 2\nf 1", "9\na\nboot 1\ng 2"].map(|record| record.as_bytes().to_vec());
         let hosts = Hosts::from_records(&records).unwrap();
         assert_eq!((hosts.of.as_slice(), hosts.processes.as_slice()), (&[0, 1, 0][..], &[7, 8, 9][..]));
         assert_eq!((hosts.neighbours(2), hosts.neighbours(1)), (vec![0, 2], vec![1]));
         assert_eq!(hosts.to_string(), "a (ranks 0, 2), b (ranks 1)");
-        for wrong in ["", "7", "7\na", "0\na\nb", "-1\na\nb", "7\na\nb\nc", "99999999999\na\nb"] {
-            let error = Hosts::from_records(&[b"7\na\nb".to_vec(), wrong.into()]).unwrap_err().to_string();
+        for wrong in ["", "7", "7\na", "7\na\nb", "0\na\nb\n", "-1\na\nb\n", "7\na\nb\nc\n", "99999999999\na\nb\n"] {
+            let error = Hosts::from_records(&[b"7\na\nb\n".to_vec(), wrong.into()]).unwrap_err().to_string();
             assert!(error.contains("rank 1 sent"), "{error}");
         }
         assert!(Hosts::from_records(&[vec![255]]).is_err());
+    }
+
+    #[test]
+    fn different_builds_of_one_file_are_refused() {
+        let of = |builds: [&str; 3]| {
+            let records = [0, 1, 2].map(|rank| format!("7\nh{rank}\nboot {rank}\n{}", builds[rank]).into_bytes());
+            Hosts::from_records(&records).map(|hosts| hosts.names.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(["f 1", "f 1", "f 1"]), Ok(3));
+        assert_eq!(of(["f 1", "g 2", ""]), Ok(3), "different files, and an unknown one");
+        let error = of(["f 1", "g 2", "f 3"]).unwrap_err();
+        let said = "rank 0 on host h0 and rank 2 on host h2 run different builds of the same program file (build IDs 1... \
+                    and 3...)";
+        assert!(error.contains(said), "{error}");
     }
 
     #[test]

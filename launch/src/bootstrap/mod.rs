@@ -2,6 +2,7 @@
 //! way to pass a few bytes to all others. From these the ranks learn which of them share a host (`host.rs`), and then
 //! join.
 
+mod build;
 mod error;
 mod host;
 mod key_value;

@@ -5,7 +5,7 @@ use super::hosts::HostList;
 use super::outcome::LaunchError;
 use super::settings::Settings;
 use crate::tcp::{Contact, Hub, Secret};
-use crate::variables::{HOST, NESTING, RANK, SIZE};
+use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE};
 use std::io;
 use std::ops::Range;
 use transom_locks::Rank;
@@ -80,8 +80,33 @@ impl ControlPlane {
                 vec![rank, size, addresses, host]
             }
         };
+        let local = self.ranks_beside(rank);
+        environment.push((LOCAL_RANK.name, (rank - local.start).to_string()));
+        environment.push((LOCAL_SIZE.name, local.len().to_string()));
         environment.push((NESTING.name, self.depth.to_string()));
         environment
+    }
+
+    /// Describes how the ranks meet.
+    pub fn describe(&self) -> String {
+        match &self.medium {
+            Medium::ControlBlock(_) => format!("{} ranks on this machine meet in shared memory", self.ranks),
+            Medium::Hub(hub) => {
+                let (hosts, port) = (HostList::ranges(&hub.placed).len(), hub.hub.port());
+                format!("{} ranks on {hosts} hosts meet at TCP port {port} of this machine", self.ranks)
+            }
+        }
+    }
+
+    /// The ranks on the host of `rank`.
+    pub fn ranks_beside(&self, rank: Rank) -> Range<Rank> {
+        match &self.medium {
+            Medium::ControlBlock(_) => 0..self.ranks,
+            Medium::Hub(HubOfHosts { placed, .. }) => {
+                let host = placed[rank];
+                placed.partition_point(|other| *other < host)..placed.partition_point(|other| *other <= host)
+            }
+        }
     }
 
     /// Records that a rank's process has ended, so that the other ranks are notified.

@@ -1,5 +1,10 @@
 //! The list of hosts and the placement of ranks on them.
 
+mod batch;
+mod hostfile;
+
+pub use hostfile::HostSourceError;
+
 use super::outcome::LaunchError;
 use std::str::FromStr;
 
@@ -43,6 +48,35 @@ impl HostList {
         self.0.iter().map(|host| host.name.as_str())
     }
 
+    /// The places of all hosts together; `None` if the ranks are distributed evenly.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!("node1:4,node2:2".parse::<transom::HostList>()?.places(), Some(6));
+    /// # Ok::<(), transom::HostListError>(())
+    /// ```
+    pub fn places(&self) -> Option<usize> {
+        self.0.iter().try_fold(0usize, |sum, host| Some(sum.saturating_add(host.places?)))
+    }
+
+    /// Returns whether all names are this machine's: `localhost`, or its host name with or without a domain.
+    ///
+    /// # Examples
+    /// ```
+    /// assert!("localhost".parse::<transom::HostList>()?.is_this_machine());
+    /// # Ok::<(), transom::HostListError>(())
+    /// ```
+    pub fn is_this_machine(&self) -> bool {
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let first_label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        // Two names with different domains are two machines.
+        let is_own = |name: &str| {
+            let short = !name.contains('.') || !own.contains('.');
+            name == "localhost" || name == own || short && first_label(name) == first_label(&own)
+        };
+        self.names().all(is_own)
+    }
+
     /// The host name that ranks see. The second and later entries of the same name have a number appended.
     pub(super) fn label(&self, host: usize) -> String {
         let Host { name, .. } = &self.0[host];
@@ -69,12 +103,11 @@ impl HostList {
         let hosts = self.0.len();
         let even = |host| ranks / hosts + usize::from(host < ranks % hosts);
         let places = |host: usize| self.0[host].places.unwrap_or_else(|| even(host));
-        let placed: Vec<usize> =
-            (0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host).min(ranks))).collect();
-        match placed.get(..ranks) {
-            Some(placed) => Ok(placed.to_vec()),
-            None => Err(LaunchError::Places { ranks, places: placed.len() }),
+        let all = (0..hosts).fold(0, |sum: usize, host| sum.saturating_add(places(host)));
+        if all < ranks {
+            return Err(LaunchError::Places { ranks, places: all });
         }
+        Ok((0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host))).take(ranks).collect())
     }
 }
 
@@ -85,25 +118,12 @@ impl FromStr for HostList {
         let mut hosts: Vec<Host> = Vec::new();
         for entry in text.split(',').map(str::trim) {
             let wrong = |why| HostListError { entry: entry.to_owned(), why };
-            // An IPv6 address contains colons, so brackets must separate it from the number of places.
-            let (name, places) = match entry.rsplit_once(':') {
-                Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
-                Some((name, places)) => (name, Some(places)),
-                None => (entry, None),
-            };
-            let places = places
-                .map(str::parse)
-                .transpose()
-                .map_err(|_| wrong("the text after the colon is not a number of places"))?;
-            let name = name.trim_start_matches('[').trim_end_matches(']');
+            let (name, places) = split_places(entry).map_err(wrong)?;
             if name.is_empty() {
-                return Err(wrong("the name of a host is missing"));
+                return Err(wrong(MISSING));
             }
             if name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
                 return Err(wrong("a host name must not begin with `-` or contain spaces"));
-            }
-            if places == Some(0) {
-                return Err(wrong("a host needs at least one place"));
             }
             if hosts.last().is_some_and(|host| host.places.is_some() != places.is_some()) {
                 return Err(wrong("give the places of all hosts, or of none"));
@@ -115,6 +135,36 @@ impl FromStr for HostList {
 }
 
 transom_windows::joins_error!(HostListError);
+
+const MISSING: &str = "the name of a host is missing";
+
+/// Splits `HOST:N`. An IPv6 address contains colons, so brackets must separate it from the number of places.
+fn split_places(entry: &str) -> Result<(&str, Option<usize>), &'static str> {
+    let (name, places) = match entry.rsplit_once(':') {
+        Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
+        Some((name, places)) => (name, Some(places)),
+        None => (entry, None),
+    };
+    let places =
+        places.map(str::parse).transpose().map_err(|_| "the text after the colon is not a number of places")?;
+    if places == Some(0) {
+        return Err("a host needs at least one place");
+    }
+    Ok((name.trim_start_matches('[').trim_end_matches(']'), places))
+}
+
+/// Checks the name of a host from a file or a batch system.
+fn checked_name(name: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:@%".contains(c);
+    if name.is_empty() {
+        return Err(MISSING.to_owned());
+    }
+    if name.starts_with('-') || name.len() > 255 || !name.chars().all(is_plain) {
+        let shown: String = name.chars().take(100).collect();
+        return Err(format!("{shown:?} is no name of a host; expected letters, digits and . _ - : @ %"));
+    }
+    Ok(name.to_owned())
+}
 
 #[cfg(test)]
 mod tests {

@@ -165,6 +165,22 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
+    /// The folder for the ranks cannot be entered.
+    #[error("the ranks cannot start in the folder `{}`: {source}; create it, or name another folder", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file for the output of a rank cannot be created.
+    #[error("the output file or folder `{}` cannot be created: {source}; name a folder in which this user can write", path.display())]
+    OutputFile {
+        /// The file, or its folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// An environment variable has a value that cannot be read.
     #[error(transparent)]
     Variable(#[from] VariableError),

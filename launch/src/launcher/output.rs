@@ -1,11 +1,14 @@
 //! The ranks' output: read from their pipes, split into lines, and written without blocking the launcher.
 
 use super::prefix::OutputPrefix;
+use super::stamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use transom_locks::Rank;
 
 /// Limit on the bytes of incomplete lines, of all ranks together. A line longer than its stream's share is forwarded in
@@ -21,6 +24,13 @@ const READ: usize = 64 << 10;
 
 /// The read ends of a rank's stdout and stderr.
 pub(super) type Pipes = [OwnedFd; 2];
+
+/// Additions to each line.
+#[derive(Clone, Copy)]
+pub(super) struct Format {
+    pub prefix: OutputPrefix,
+    pub timestamps: bool,
+}
 
 /// The ranks' pipes, and the output read from them.
 pub(super) struct Output {
@@ -43,14 +53,20 @@ struct Source {
     /// `None` for the `ssh` of a host.
     rank: Option<Rank>,
     stream: Stream,
-    /// Prefix of each line.
+    /// Prefix of each line,
     prefix: String,
+    /// behind the time at which it was received.
+    timestamps: bool,
     /// The pipe, if the launcher reads this source itself.
     pipe: Option<OwnedFd>,
     /// Bytes received of an incomplete line.
     line: Vec<u8>,
     /// An earlier part of the current line has been forwarded.
     begun: bool,
+    /// File that gets the lines too, until a write to it fails.
+    file: Option<(PathBuf, File)>,
+    /// Error of that write, until it is reported.
+    file_error: Option<io::Error>,
 }
 
 enum Sink {
@@ -71,30 +87,40 @@ struct Queue {
 
 impl Output {
     /// The output of ranks on this machine, read from `pipes`.
-    pub fn here(pipes: Vec<Pipes>, prefix: OutputPrefix, keep: bool) -> io::Result<Self> {
+    pub fn here(pipes: Vec<Pipes>, format: Format, keep: bool) -> io::Result<Self> {
         let ranks = pipes.len();
         let pipes: Vec<OwnedFd> = pipes.into_iter().flatten().collect();
         pipes.iter().try_for_each(|pipe| rustix::io::ioctl_fionbio(pipe, true))?;
-        Self::new(ranks, pipes.into_iter().map(Some), &[], prefix, keep)
+        Self::new(ranks, pipes.into_iter().map(Some), &[], format, keep)
     }
 
     /// The output of ranks on hosts, which [`take`](Output::take) passes in.
-    pub fn on_hosts(ranks: usize, hosts: &[&str], prefix: OutputPrefix, keep: bool) -> io::Result<Self> {
-        Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, prefix, keep)
+    pub fn on_hosts(ranks: usize, hosts: &[&str], format: Format, keep: bool) -> io::Result<Self> {
+        Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, format, keep)
     }
 
     fn new(
         ranks: usize,
         pipes: impl Iterator<Item = Option<OwnedFd>>,
         hosts: &[&str],
-        prefix: OutputPrefix,
+        Format { prefix, timestamps }: Format,
         keep: bool,
     ) -> io::Result<Self> {
         let tagged = |stream, name: String| {
             let tagged = prefix == OutputPrefix::All || (prefix, stream) == (OutputPrefix::Stderr, Stream::Stderr);
             if tagged { format!("[{name}] ") } else { String::new() }
         };
-        let source = |rank, stream, prefix, pipe| Source { rank, stream, prefix, pipe, line: Vec::new(), begun: false };
+        let source = |rank, stream, prefix, pipe| Source {
+            rank,
+            stream,
+            prefix,
+            timestamps,
+            pipe,
+            line: Vec::new(),
+            begun: false,
+            file: None,
+            file_error: None,
+        };
         let of_rank = |(number, pipe)| {
             let (rank, stream) = (number / 2, [Stream::Stdout, Stream::Stderr][number % 2]);
             source(Some(rank), stream, tagged(stream, rank.to_string()), pipe)
@@ -105,6 +131,13 @@ impl Output {
         let share = (UNENDED / sources.len().max(1)).max(LEAST_SHARE);
         let sink = if keep { Sink::Kept(vec![Vec::new(); ranks]) } else { Sink::Forwarded(Queue::new()?) };
         Ok(Output { sources, ranks, share, sink, buffer: vec![0; READ] })
+    }
+
+    /// Writes the stdout and stderr of each rank to these files, too.
+    pub fn write_to(&mut self, files: Vec<[(PathBuf, File); 2]>) {
+        for (source, file) in self.sources.iter_mut().zip(files.into_iter().flatten()) {
+            source.file = Some(file);
+        }
     }
 
     /// Returns whether the launcher should read more output now.
@@ -183,6 +216,11 @@ impl Output {
         }
     }
 
+    /// The error of a file that could not be written, once.
+    pub fn file_error(&mut self) -> Option<io::Error> {
+        self.sources.iter_mut().find_map(|source| source.file_error.take())
+    }
+
     /// Queues a line of the launcher's own for stderr.
     pub fn say(&mut self, line: &str) {
         if let Sink::Forwarded(queue) = &mut self.sink {
@@ -237,13 +275,15 @@ impl Source {
     }
 
     fn pass_on(&mut self, sink: &mut Sink) {
-        let lines: Vec<&[u8]> = match self.prefix.is_empty() {
-            true => vec![&self.line],
-            false => {
-                let lines = self.line.split_inclusive(|byte| *byte == b'\n');
-                lines.flat_map(|line| [self.prefix.as_bytes(), line]).skip(self.begun.into()).collect()
-            }
-        };
+        let stamp = if self.timestamps { stamp::now() } else { String::new() };
+        if let Some((path, file)) = &mut self.file
+            && let Err(error) = file.write_all(&marked(&self.line, stamp.as_bytes(), self.begun).concat())
+        {
+            self.file_error = Some(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+            self.file = None;
+        }
+        let lead = stamp + &self.prefix;
+        let lines = marked(&self.line, lead.as_bytes(), self.begun);
         match sink {
             Sink::Kept(kept) => {
                 let kept = self.rank.and_then(|rank| kept.get_mut(rank));
@@ -254,6 +294,17 @@ impl Source {
         self.begun = self.line.last() != Some(&b'\n');
         self.line.clear();
         self.line.shrink_to(READ);
+    }
+}
+
+/// The parts of these lines, with `lead` before each line, except the first if it has `begun` before.
+fn marked<'a>(lines: &'a [u8], lead: &'a [u8], begun: bool) -> Vec<&'a [u8]> {
+    match lead {
+        [] => vec![lines],
+        lead => {
+            let lines = lines.split_inclusive(|byte| *byte == b'\n');
+            lines.flat_map(|line| [lead, line]).skip(begun.into()).collect()
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The processes of the ranks, on this machine or on hosts: starting them, signalling them, and ending them all.
 
-use super::child::die_with_launcher;
+use super::binding;
+use super::child;
 use super::control_plane::ControlPlane;
-use super::outcome::{LaunchError, Status};
+use super::input::Input;
+use super::outcome::{LaunchError, Listed, Status};
 use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
 use super::script;
@@ -39,6 +41,12 @@ pub(super) struct Ranks {
     hosts: Vec<Host>,
     /// State of each rank on a host, by rank.
     there: Vec<There>,
+    /// Stdin for rank 0 on a host, its first one.
+    input: Option<Input>,
+    /// Each host that is reached is reported.
+    verbose: bool,
+    /// Processors to which each rank on this machine is bound.
+    processors: Option<Vec<Vec<usize>>>,
     /// Hosts still to be reached: name, ranks, and the shell line that starts them.
     next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
 }
@@ -64,6 +72,8 @@ struct There {
 pub(super) enum Of {
     Rank(Rank),
     Host(usize),
+    /// Stdin of this process.
+    Input,
 }
 
 impl Ranks {
@@ -75,23 +85,34 @@ impl Ranks {
             here: Vec::new(),
             hosts: Vec::new(),
             there: Vec::new(),
+            processors: None,
+            input: None,
+            verbose: settings.verbose,
             next: VecDeque::new(),
         };
         if let Some(hosts) = control_plane.hosts() {
             ranks.there = vec![There::default(); count];
+            ranks.input = (!settings.capture).then(Input::new);
             ranks.prepare_hosts(settings, control_plane, hosts)?;
             ranks.ask_hosts()?;
             return Ok((ranks, Vec::new()));
         }
+        ranks.processors = binding::here(settings.bind_to, count);
         let mut pipes = Vec::with_capacity(count);
         for rank in 0..count {
             let started = ranks.start_here(rank, settings, control_plane.environment(rank));
             pipes.push(started.map_err(|source| {
-                let advice = advice(&source, &settings.program);
+                let advice = advice(&source, &settings.program, settings.folder.as_deref().unwrap_or(Path::new(".")));
                 LaunchError::Start { program: settings.program.clone(), rank, advice, source }
             })?);
         }
         Ok((ranks, pipes))
+    }
+
+    /// Describes the place of each rank on this machine. Hosts describe theirs on stderr.
+    pub fn describe_here(&self) -> Vec<String> {
+        let of = |rank: Rank| self.processors.as_ref().map(|processors| processors[rank].as_slice());
+        (0..self.here.len()).map(|rank| binding::describe(rank, self.here.len(), of(rank))).collect()
     }
 
     /// Number of descriptors needed for `ranks` ranks, on `hosts` hosts or on this machine.
@@ -106,11 +127,11 @@ impl Ranks {
         hosts: Vec<(&str, Range<Rank>)>,
     ) -> Result<(), LaunchError> {
         let system = |source| LaunchError::System { what: "finding this folder", source };
-        let folder = std::env::current_dir().map_err(system)?;
+        let folder = settings.folder_on_hosts().map_err(system)?;
         let secret = control_plane.secret().unwrap_or_default();
         for (host, ranks) in hosts {
             let variables: Vec<_> = ranks.clone().map(|rank| (rank, control_plane.environment(rank))).collect();
-            let line = script::line(settings, folder.as_os_str(), &secret, &variables);
+            let line = script::line(settings, host, folder.as_os_str(), &secret, &variables);
             let line = line.map_err(|why| LaunchError::Host {
                 rank: ranks.start,
                 host: host.to_owned(),
@@ -140,11 +161,12 @@ impl Ranks {
     ) -> io::Result<Pipes> {
         let mut command = Command::new(&settings.program);
         command.args(&settings.args).envs(settings.env.iter().map(|(name, value)| (name, value)));
+        settings.folder.iter().for_each(|folder| _ = command.current_dir(folder));
         variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
         command.envs(environment);
         let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        die_with_launcher(&mut command);
+        child::prepare(&mut command, self.processors.as_ref().map(|processors| binding::set(&processors[rank])));
         let mut child = command.spawn()?;
         tracing::debug!(rank, pid = child.id(), "rank started");
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
@@ -173,12 +195,15 @@ impl Ranks {
         let here = running
             .map(|(rank, process)| (Of::Rank(rank), PollFd::from_borrowed_fd(process.pidfd.as_fd(), PollFlags::IN)));
         let hosts = self.hosts.iter().enumerate();
-        here.chain(hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd))))
+        let takes_input = self.hosts.first().is_some_and(Host::is_reached) && self.statuses[0].is_none();
+        let input = self.input.as_ref().filter(|_| takes_input).and_then(Input::awaited).map(|fd| (Of::Input, fd));
+        let hosts = hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd)));
+        here.chain(hosts).chain(input)
     }
 
     /// The earliest time at which a host needs attention without an event.
     pub fn next_time(&self) -> Option<Instant> {
-        self.hosts.iter().filter_map(Host::until).min()
+        self.hosts.iter().flat_map(|host| [host.until(), host.check_at()]).flatten().min()
     }
 
     /// Handles the events and returns the ranks that have ended, with their statuses. Output of ranks on hosts goes to
@@ -205,6 +230,13 @@ impl Ranks {
                 self.turn_host(number, room, output, &mut ended)?;
             }
         }
+        if happened.contains(&Of::Input)
+            && let (Some(input), Some(host)) = (&mut self.input, self.hosts.first_mut())
+            && let Some(bytes) = input.read()
+        {
+            host.feed(&bytes);
+        }
+        self.hosts.iter_mut().for_each(|host| host.check(now));
         self.ask_hosts()?;
         for &(rank, status) in &ended {
             self.statuses[rank] = Some(status);
@@ -221,7 +253,7 @@ impl Ranks {
         ended: &mut Vec<(Rank, Status)>,
     ) -> Result<(), LaunchError> {
         let host = &mut self.hosts[number];
-        let before = host.ended;
+        let (before, reached) = (host.ended, host.is_reached());
         for told in host.step(room)? {
             let rank = match told {
                 Told::Complained(bytes) => {
@@ -236,6 +268,10 @@ impl Ranks {
                     self.there[rank].ended += usize::from(bytes.is_empty());
                     output.take(rank, stream, &bytes);
                     rank
+                }
+                Told::Fed(bytes) => {
+                    self.input.iter_mut().for_each(|input| input.fed(bytes));
+                    continue;
                 }
                 Told::Lost(rank) => {
                     self.there[rank].lost = true;
@@ -258,6 +294,13 @@ impl Ranks {
                 let status = if spoilt { Status::Exited(1) } else { status };
                 ended.push((rank, status));
             }
+        }
+        if self.verbose && host.is_reached() && !reached {
+            output.say(&format!(
+                "host {}: reached; starts {}",
+                host.name,
+                Listed(&host.ranks.clone().collect::<Vec<_>>())
+            ));
         }
         if host.ended && !before {
             // A host that disappears without reporting its ranks counts as failed, even if its `ssh` exited with status
@@ -375,21 +418,22 @@ impl Ranks {
     }
 }
 
-/// The fault that kept a program from starting, and the remedy.
-fn advice(error: &io::Error, program: &Path) -> String {
+/// The fault that kept a program from starting in a folder, and the remedy.
+fn advice(error: &io::Error, program: &Path, folder: &Path) -> String {
     let shown = program.display();
+    let there = folder.join(program);
     let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
     match Errno::from_io_error(error) {
-        Some(Errno::NOENT) if by_path && program.exists() => {
+        Some(Errno::NOENT) if by_path && there.exists() => {
             format!("no such program in PATH; the program in this folder is `./{shown}`")
         }
         Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
-        Some(Errno::NOENT) if program.exists() => {
+        Some(Errno::NOENT) if there.exists() => {
             "the interpreter named in its first line does not exist; correct that line or install the interpreter"
                 .to_owned()
         }
         Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
-        Some(Errno::ACCESS) if program.is_dir() => "it is a folder; name the program in it".to_owned(),
+        Some(Errno::ACCESS) if there.is_dir() => "it is a folder; name the program in it".to_owned(),
         Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
         Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
                                 `#!/bin/sh`"

@@ -4,7 +4,7 @@
 //!
 //! Nothing in this module blocks: the launcher's loop waits for the descriptors.
 
-use super::child::die_with_launcher;
+use super::child;
 use super::outcome::{LaunchError, Status};
 use super::script;
 use rustix::event::{PollFd, PollFlags};
@@ -27,6 +27,8 @@ const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=n
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time for an `ssh` to end after it closed its stdout.
 const END_WITHIN: Duration = Duration::from_secs(1);
+/// Interval at which a host checks its helper processes.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// Most bytes that a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
 /// Bytes of stderr kept until the host is ready; the oldest are dropped.
@@ -49,8 +51,14 @@ fn ssh(host: &str) -> Command {
         _ => SSH.to_owned(),
     };
     let mut words = words.split_ascii_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("ssh"));
-    command.args(words).args([host, ASK]);
+    let program = words.next().unwrap_or("ssh");
+    let mut command = Command::new(program);
+    command.args(words).arg(host);
+    match program.rsplit('/').next() {
+        // Executes its arguments; `ssh` gives them to a shell of the host.
+        Some("srun") => command.args(["sh", "-c", ASK]),
+        _ => command.arg(ASK),
+    };
     command
 }
 
@@ -62,6 +70,8 @@ pub(super) enum Told {
     /// Part of a rank's output is lost.
     Lost(Rank),
     Exited(Rank, Status),
+    /// This many bytes of stdin have been written to rank 0.
+    Fed(usize),
     /// `ssh` itself, or the login, wrote to stderr.
     Complained(Vec<u8>),
     /// The connection to the host failed, with the reason.
@@ -84,6 +94,8 @@ pub(super) struct Host {
     complaint: Vec<u8>,
     /// Deadline for sending the line; `None` once it is sent.
     until: Option<Instant>,
+    /// Time of the next check of its helper processes.
+    check_at: Instant,
     /// The line, until it is queued for sending.
     line: Option<Vec<u8>>,
     /// The `ssh` has ended, and all its output has been read.
@@ -99,7 +111,7 @@ impl Host {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal's SIGINT must reach only the launcher, which passes it on.
         command.process_group(0);
-        die_with_launcher(&mut command);
+        child::prepare(&mut command, None);
         let mut child = command
             .spawn()
             .map_err(|why| failed(format!("cannot start {}: {why}", command.get_program().display())))?;
@@ -128,6 +140,7 @@ impl Host {
             received: Vec::new(),
             complaint: Vec::new(),
             until: Some(Instant::now() + READY_WITHIN),
+            check_at: Instant::now() + CHECK_EVERY,
             line: Some(line),
             ended: false,
             broken: false,
@@ -301,8 +314,44 @@ impl Host {
 
     /// Passes a signal to a rank and its descendants.
     pub fn signal(&mut self, rank: Rank, signal: Signal) {
-        let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
+        let name = match signal {
+            Signal::KILL => "KILL",
+            Signal::USR1 => "USR1",
+            Signal::USR2 => "USR2",
+            Signal::STOP => "STOP",
+            Signal::CONT => "CONT",
+            _ => "TERM",
+        };
         self.unsent.extend_from_slice(format!("{name} {rank}\n").as_bytes());
+        let _ = self.send();
+    }
+
+    /// Makes the host check its helper processes, if it is time.
+    pub fn check(&mut self, now: Instant) {
+        if self.is_reached() && self.stdin.is_some() && self.unsent.is_empty() && self.check_at <= now {
+            self.check_at = now + CHECK_EVERY;
+            self.unsent.extend_from_slice(b"CHECK 0\n");
+            let _ = self.send();
+        }
+    }
+
+    /// The time of the next [`check`](Host::check).
+    pub fn check_at(&self) -> Option<Instant> {
+        (self.is_reached() && self.stdin.is_some() && self.unsent.is_empty()).then_some(self.check_at)
+    }
+
+    /// Passes bytes on to the stdin of rank 0; none mean its end.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.stdin.is_none() {
+            return;
+        }
+        match bytes {
+            [] => self.unsent.extend_from_slice(b"EOF 0\n"),
+            bytes => {
+                self.unsent.extend_from_slice(format!("IN {}\n", bytes.len()).as_bytes());
+                self.unsent.extend_from_slice(bytes);
+            }
+        }
         let _ = self.send();
     }
 
@@ -365,11 +414,12 @@ fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told
             .filter(|(_, rank, _)| ranks.contains(rank))
             .ok_or_else(|| format!("it sent {:?}, which is not a record", String::from_utf8_lossy(head)))?;
         let begin = taken + end + 1;
-        let len = if matches!(kind, b'x' | b'l') { 0 } else { number };
+        let len = if matches!(kind, b'x' | b'l' | b'i') { 0 } else { number };
         let Some(bytes) = received.get(begin..begin + len) else { break };
         told.push(match kind {
             b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
             b'l' => Told::Lost(rank),
+            b'i' => Told::Fed(number),
             _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
         });
         taken = begin + len;
@@ -386,7 +436,7 @@ fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
     let mut words = std::str::from_utf8(head).ok()?.split(' ');
     let (kind, rank, number) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let most = match kind {
-        "o" | "e" => script::BLOCK,
+        "o" | "e" | "i" => script::BLOCK,
         "x" => 255,
         "l" => 1,
         _ => return None,
@@ -403,6 +453,7 @@ mod tests {
         assert_eq!(parse(b"o 3 65536"), Some((b'o', 3, 65536)));
         assert_eq!(parse(b"x 0 137"), Some((b'x', 0, 137)));
         assert_eq!(parse(b"l 0 1"), Some((b'l', 0, 1)));
+        assert_eq!(parse(b"i 0 65536"), Some((b'i', 0, 65536)));
         for wrong in [
             &b""[..],
             b"o 3",

@@ -1,5 +1,5 @@
 //! The program that a host executes: one line of `sh`, which starts its ranks, forwards their output, and ends them.
-//! The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mktemp`, `mkfifo`, `rm` and `/proc`.
+//! The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mkdir`, `mkfifo`, `rm` and `/proc`.
 //!
 //! One `ssh` serves a host, so its ranks' output shares one stream of records:
 //!
@@ -8,15 +8,21 @@
 //!     e RANK LENGTH    the same for stderr
 //!     l RANK 1         a part of the rank's output was lost, because the host cannot write it to a file
 //!     x RANK STATUS    the rank has exited with this `$?`
+//!     i 0 LENGTH       this many bytes of stdin have been written to rank 0
 //! ```
 //! Each stream of a rank has a loop. It reads one block of available bytes into a file with `dd`, and writes the file
 //! after its length while it holds the turn. The turn is the one line in a pipe that all loops have open. Records are
 //! therefore written whole, with any bytes, at a cost of at most three processes per 64 KiB.
 //!
 //! In the other direction the launcher sends lines `SIGNAL RANK`, for the rank's process group, and `END`. If the
-//! stream ends without `END`, all ranks are killed.
+//! stream ends without `END`, all ranks are killed. `IN LENGTH` precedes that many bytes for the stdin of rank 0, and
+//! `EOF 0` ends it. The launcher sends no more than a pipe holds, so the shell never blocks on them. `CHECK 0` makes the
+//! shell check its helpers. The output or status of one that was killed or stopped would never arrive, so the shell then
+//! ends the host's ranks.
 
+use super::binding::BindTo;
 use super::settings::Settings;
+use crate::random;
 use crate::variables::{SSH, removed_for_ranks};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -68,66 +74,144 @@ const RANK: &str = "\
         read -r _transom_process _transom_rest </proc/self/stat; \
         _transom_before=$!; trap 'trap - EXIT; \
             [ \"$!\" = \"$_transom_before\" ] || kill -KILL -$! || kill -KILL $!; exit' TERM; \
-        { exec </dev/null 3<&- 4>&- 5>&- 6>&- 7>&-; _transom_exec TRANSOM_SECRET=$_transom_process,6 \"$@\"; } & \
-        _transom_process=$!; exec >/dev/null 2>&1; echo \"$_transom_number $_transom_process\" >&7; \
+        { if [ $_transom_number = \"$_transom_input\" ]; then exec </proc/self/fd/3; else exec </dev/null; fi; \
+            exec 3<&- 4>&- 5>&- 6>&- 7>&-; _transom_exec TRANSOM_SECRET=$_transom_process,6 \"$@\"; } & \
+        _transom_process=$!; exec 3<&- >/dev/null 2>&1; echo \"$_transom_number $_transom_process\" >&7; \
         wait $_transom_process; _transom_status=$?; kill -KILL -$_transom_process; trap - TERM; \
         _transom_say \"x $_transom_number $_transom_status\"; trap - EXIT; }; \
     _transom_rank() { \
         exec 6<>\"$_transom_folder/1-$1\" 8<>\"$_transom_folder/o$1\" 9<>\"$_transom_folder/e$1\"; \
         { exec </proc/self/fd/8 >/dev/null 8<&- 9<&-; _transom_pump $1 o; } & \
+        _transom_helpers=\"$_transom_helpers $!\"; \
         exec 6<>\"$_transom_folder/2-$1\"; { exec </proc/self/fd/9 >/dev/null 8<&- 9<&-; _transom_pump $1 e; } & \
+        _transom_helpers=\"$_transom_helpers $!\"; \
         exec 6<>\"$_transom_folder/3-$1\"; \
-        { exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & exec 6<&- 8<&- 9<&-; }; ";
+        { [ $1 != \"$_transom_input\" ] || exec 3<>\"$_transom_folder/in0\"; \
+            exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & \
+        _transom_helpers=\"$_transom_helpers $!\"; exec 6<&- 8<&- 9<&-; }; ";
+
+/// Forwards stdin to rank 0. Descriptor 8 is the pipe to `_transom_feed`, and 9 the pipe to the rank. The first shell
+/// holds the rank's pipe open, as its own stdin, until `_transom_feed` has opened it. Bytes that the rank does not read
+/// are dropped.
+const INPUT: &str = "\
+    _transom_feed() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
+        while dd bs=65536 count=1 of=$_transom_file 2>/dev/null && \
+            _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
+        do cat <$_transom_file 2>/dev/null; _transom_say \"i 0 $_transom_length\"; done; trap - EXIT; }; \
+    _transom_open_input() { exec 6<>\"$_transom_folder/in6\" 8<>\"$_transom_folder/in\" 9<&0; \
+        { exec </proc/self/fd/8 >/proc/self/fd/9 3<&- 8<&- 9<&-; _transom_feed; } & \
+        _transom_helpers=\"$_transom_helpers $!\"; exec </dev/null 6<&- 9<&-; }; ";
+
+/// `_transom_find MODE RANKS` lists in `_transom_places` the processors of each core that this host's ranks may use, or
+/// with the mode `numa` those of its NUMA node. `_transom_place MODE RANK` sets `_transom_bound` to those of a local
+/// rank, empty if it is not bound. The kernel gives these lists only to a reader of whole files, which `read` is not.
+const BINDING: &str = "\
+    _transom_find() { _transom_places=; _transom_cores=; _transom_count=0; \
+        while read -r _transom_key _transom_value; do \
+            [ \"$_transom_key\" != Cpus_allowed_list: ] || _transom_allowed=$_transom_value; done </proc/self/status; \
+        _transom_ifs=$IFS; IFS=,; set -- $1 $2 $_transom_allowed; IFS=$_transom_ifs; \
+        _transom_mode=$1; _transom_ranks_here=$2; shift 2; \
+        for _transom_part; do _transom_cpu=${_transom_part%-*}; while [ $_transom_cpu -le ${_transom_part#*-} ]; do \
+            _transom_folder_of=/sys/devices/system/cpu/cpu$_transom_cpu; _transom_core=$_transom_cpu; \
+            _transom_text=$(cat $_transom_folder_of/topology/thread_siblings_list) && _transom_core=$_transom_text; \
+            case \" $_transom_cores \" in *\" $_transom_core \"*) ;; *) \
+                _transom_cores=\"$_transom_cores $_transom_core\"; _transom_count=$((_transom_count + 1)); \
+                if [ $_transom_mode = numa ]; then for _transom_node in $_transom_folder_of/node[0-9]*; do \
+                    _transom_core=$(cat /sys/devices/system/node/${_transom_node##*/}/cpulist); break; done; fi; \
+                _transom_places=\"$_transom_places $_transom_core\";; esac; \
+            _transom_cpu=$((_transom_cpu + 1)); done; done; \
+        [ $_transom_ranks_here -le $_transom_count ] || _transom_places=; } 2>/dev/null; \
+    _transom_place() { _transom_bound=; [ -n \"$_transom_places\" ] || return 0; _transom_at=$2; \
+        [ $1 != numa ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
+        set -- $_transom_places; shift $_transom_at; _transom_bound=$1; }; ";
 
 /// A shell that cannot start a process exits, whichever shell it is. The trap then sends SIGTERM to all shells. Those
 /// that wait for a rank kill the rank, and the first shell cleans up and ends the host without starting a process.
 /// After a normal end the first shell is killed and never runs this trap.
 const OVER: &str = "trap 'trap \"\" TERM; kill -TERM 0; \
-    echo \"transom: the ranks of this host are ended: a process of the launcher was killed, or could not be started\" \
+    echo \"transom: host $_transom_name: its ranks are ended: a process of the launcher was killed, or could not be started\" \
         \"(ulimit -u; a rank takes six)\" >&2; \
     exec rm -rf \"$_transom_folder\"' EXIT; trap exit TERM; ";
 
-/// Follows the ranks' numbers. The folder exists until everything in it is open.
-const FILES: &str = "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \"$_transom_folder/e$_transom_number\"; done; \
-    mkfifo \"$_transom_folder/turn\" \"$_transom_folder/processes\" \"$@\" || exit 125; ";
+/// Follows the ranks' numbers.
+const FILES: &str =
+    "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \"$_transom_folder/e$_transom_number\"; done; ";
 
-/// Runs in a process of its own, because the first shell is killed with the launcher where no `ssh` is between.
+/// Runs in a process of its own, because the first shell is killed with the launcher where no `ssh` is between. This
+/// process makes the folder too, since it always lives to remove it; the folder exists until everything in it is open.
 /// Descriptors: 3 has lines from the launcher, 4 takes records, 5 is the turn (a pipe that holds one line), 7 has the
 /// process of each rank.
-const MAIN: &str = "exec 3<&0 4>&1 </dev/null 5<>\"$_transom_folder/turn\" 7<>\"$_transom_folder/processes\"; echo >&5; \
-    { trap 'kill -TERM 0' EXIT; _transom_ranks; ";
+const MAIN: &str = "exec 3<&0 4>&1 </dev/null; { trap 'kill -TERM 0' EXIT; \
+    mkdir -m 700 \"$_transom_folder\" && mkfifo \"$_transom_folder/turn\" \"$_transom_folder/processes\" \
+        \"$_transom_folder/in\" \"$_transom_folder/in0\" \"$@\" || exit 125; \
+    exec 5<>\"$_transom_folder/turn\" 7<>\"$_transom_folder/processes\"; echo >&5; _transom_helpers=; \
+    [ -z \"$_transom_input\" ] || exec <>\"$_transom_folder/in0\"; \
+    _transom_ranks; [ -z \"$_transom_input\" ] || _transom_open_input; ";
 
-/// Follows the number of ranks.
+/// Follows the number of ranks. A helper that has ended was killed if its status, by `wait`, names a signal. One
+/// that is stopped has a few seconds to go on: a batch system may stop and continue all processes of a job.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
         eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
         _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \
     _transom_kill() { eval _transom_process='$'_transom_process_$2; \
         kill -$1 -$_transom_process || kill -$1 $_transom_process; }; \
-    exec 2>/dev/null; \
-    while read -r _transom_signal _transom_number <&3; do \
-        [ $_transom_signal = END ] && kill -KILL 0; _transom_kill $_transom_signal $_transom_number; done; \
-    for _transom_number in $_transom_all; do _transom_kill KILL $_transom_number; done; \
-    sleep 1; kill -KILL 0; } & wait\n";
+    _transom_end() { for _transom_number in $_transom_all; do _transom_kill KILL $_transom_number; done; }; \
+    _transom_lose() { echo \"transom: host $_transom_name: its ranks are ended: a process of the launcher there was $1\" \
+            \"(process $2)\" >&9; _transom_end; kill -KILL 0; }; \
+    _transom_check() { _transom_living=; _transom_stopped=; for _transom_helper in $_transom_helpers; do \
+            _transom_state='(none) Z'; read -r _transom_state </proc/$_transom_helper/stat; \
+            case ${_transom_state##*) } in \
+                Z*) wait $_transom_helper; [ $? -le 128 ] || _transom_lose killed $_transom_helper; continue;; \
+                T*) _transom_stopped=$_transom_helper;; esac; \
+            _transom_living=\"$_transom_living $_transom_helper\"; done; \
+        _transom_helpers=$_transom_living; read -r _transom_now _transom_rest </proc/uptime; \
+        _transom_now=${_transom_now%.*}; [ \"$_transom_stopped\" = \"$_transom_before\" ] || _transom_since=; \
+        _transom_before=$_transom_stopped; \
+        [ -z \"$_transom_stopped\" ] || { _transom_since=${_transom_since:-$_transom_now}; \
+            [ $((_transom_now - _transom_since)) -lt 3 ] || _transom_lose stopped $_transom_stopped; }; }; \
+    exec 9>&2 2>/dev/null; _transom_since=; _transom_before=; \
+    while read -r _transom_signal _transom_number <&3; do case $_transom_signal in \
+        END) kill -KILL 0;; CHECK) _transom_check;; EOF) exec 8<&-;; \
+        IN) dd bs=$_transom_number count=1 iflag=fullblock <&3 >&8;; \
+        *) _transom_kill $_transom_signal $_transom_number;; esac; done; \
+    _transom_end; sleep 1; kill -KILL 0; } & wait\n";
 
 /// Builds the line for a host with these ranks.
-pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
+pub(super) fn line(
+    settings: &Settings,
+    host: &str,
+    folder: &OsStr,
+    secret: &str,
+    ranks: &[Variables],
+) -> io::Result<Vec<u8>> {
     // `setsid` is found by the host's own PATH, which the rank's PATH may lack. The line contains the secret; it is
     // unset first, because `sh` exports it to all processes if the host's environment had a variable of that name.
     let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
-    line.extend_from_slice(b" || exit 126; unset");
+    let advice = "the ranks cannot start in this folder; create it there, or name another folder (--wdir)";
+    let refusal = format!("transom: host {host}: {}: {advice}", folder.display());
+    line.extend_from_slice(b" 2>/dev/null || { printf '%s\\n' ");
+    quote(&mut line, refusal.as_ref());
+    line.extend_from_slice(b" >&2; exit 126; }; unset");
     removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
     line.extend_from_slice(b"; _transom_secret=");
     quote(&mut line, secret.as_ref());
+    line.extend_from_slice(b"; _transom_name=");
+    quote(&mut line, host.as_ref());
+    let input = !settings.capture && ranks.first().is_some_and(|(rank, _)| *rank == 0);
+    line.extend_from_slice(if input { b"; _transom_input=0" } else { b"; _transom_input=" });
     let hub = ranks.first().and_then(|(_, variables)| variables.iter().find(|(name, _)| *name == "TRANSOM_HUB"));
     line.extend_from_slice(b"; _transom_hub=");
     quote(&mut line, hub.map_or("", |(_, hub)| hub).as_ref());
     line.extend_from_slice(b"; ");
     line.extend_from_slice(HUB.as_bytes());
     line.extend_from_slice(RECORDS.as_bytes());
-    line.extend_from_slice(b"_transom_exec() { exec \"$_transom_setsid\" env");
+    line.extend_from_slice(BINDING.as_bytes());
+    line.extend_from_slice(
+        b"_transom_exec() { exec \"$_transom_setsid\" ${_transom_bound:+taskset -c $_transom_bound} env",
+    );
     let ours = |name: &str| name != NOT_CARRIED && CARRIED.iter().any(|carried| name.starts_with(carried));
     let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
     let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
@@ -150,8 +234,25 @@ pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[V
     }
     line.extend_from_slice(b"; }; ");
     line.extend_from_slice(RANK.as_bytes());
-    line.extend_from_slice(b"_transom_ranks() { :");
-    for (rank, variables) in ranks {
+    line.extend_from_slice(INPUT.as_bytes());
+    line.extend_from_slice(b"_transom_bound=; _transom_ranks() { :");
+    let (bind, size) = (settings.bind_to, ranks.len());
+    if bind != BindTo::None {
+        line.extend_from_slice(format!("; _transom_find {bind} {size}").as_bytes());
+        let lacking = format!("transom: host {host}: ranks are not bound: there is no taskset (util-linux) in PATH");
+        line.extend_from_slice(b"; command -v taskset >/dev/null || { _transom_places=; printf '%s\\n' ");
+        quote(&mut line, lacking.as_ref());
+        line.extend_from_slice(b" >&2; }");
+    }
+    for (local, (rank, variables)) in ranks.iter().enumerate() {
+        if bind != BindTo::None {
+            line.extend_from_slice(format!("; _transom_place {bind} {local}").as_bytes());
+        }
+        if settings.verbose || settings.report_bindings {
+            line.extend_from_slice(b"; printf '%s%s\\n' ");
+            quote(&mut line, format!("transom: rank {rank}: host {host}, local rank {local} of {size}, ").as_ref());
+            line.extend_from_slice(b" \"${_transom_bound:+bound to processors }${_transom_bound:-not bound}\" >&2");
+        }
         line.extend_from_slice(format!("; _transom_rank {rank}").as_bytes());
         for (name, value) in variables {
             line.extend_from_slice(format!(" {name}=").as_bytes());
@@ -162,9 +263,10 @@ pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[V
         }
     }
     line.extend_from_slice(b"; }; ");
-    line.extend_from_slice(
-        b"_transom_folder=$(mktemp -d /dev/shm/transom.XXXXXX 2>/dev/null || mktemp -d) || exit 125; ",
-    );
+    // The name is random, so no other user can have made the folder.
+    let name = u64::from_ne_bytes(random::random()?);
+    line.extend_from_slice(b"_transom_folder=/dev/shm; [ -w /dev/shm ] || _transom_folder=${TMPDIR:-/tmp}; ");
+    line.extend_from_slice(format!("_transom_folder=$_transom_folder/transom.{name:016x}; ").as_bytes());
     line.extend_from_slice(OVER.as_bytes());
     line.extend_from_slice(b"set --; for _transom_number in");
     ranks.iter().for_each(|(rank, _)| line.extend_from_slice(format!(" {rank}").as_bytes()));
@@ -225,7 +327,7 @@ mod tests {
         let env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let args = args.iter().map(Into::into).collect();
         let settings = Settings { program: "true".into(), ranks: 1, env, args, ..Settings::default() };
-        line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+        line(&settings, "a", "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
     }
 
     #[test]

@@ -1,13 +1,25 @@
 //! Signals to the launcher, as a descriptor for `poll`.
 
 use rustix::fd::{AsFd, BorrowedFd};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// While this value exists, signals that end a job do not end this process.
+/// A signal to the launcher, by its effect on the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Ends the job.
+    End(i32),
+    /// Is passed on to all ranks.
+    Forward(Signal),
+    /// Stops all ranks and the launcher: SIGTSTP, as Ctrl-Z sends it.
+    Stop,
+}
+
+/// While this value exists, signals to this process act on the job.
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
 }
@@ -16,10 +28,11 @@ impl Signals {
     pub fn handle() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
-        let obeyed = [SIGINT, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let obeyed =
+            [SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // SIGCHLD: if it were ignored, the kernel would reap the ranks before their statuses are read. SIGXFSZ: a write
         // beyond the limit of file sizes then fails with an error that the launcher reports.
-        let handled = obeyed.chain([SIGTERM, SIGCHLD, SIGXFSZ]);
+        let handled = obeyed.chain([SIGTERM, SIGCONT, SIGCHLD, SIGXFSZ]);
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, handled)?;
         Ok(Signals { delivery })
     }
@@ -29,9 +42,16 @@ impl Signals {
         self.delivery.get_read().as_fd()
     }
 
-    /// Signals that arrived since the last call and end the job.
-    pub fn pending(&mut self) -> impl Iterator<Item = i32> {
-        self.delivery.pending().filter(|signal| ![SIGCHLD, SIGXFSZ].contains(signal))
+    /// Signals that arrived since the last call and concern the job.
+    pub fn pending(&mut self) -> impl Iterator<Item = Received> {
+        self.delivery.pending().filter_map(|signal| match signal {
+            SIGCHLD | SIGXFSZ => None,
+            SIGUSR1 => Some(Received::Forward(Signal::USR1)),
+            SIGUSR2 => Some(Received::Forward(Signal::USR2)),
+            SIGCONT => Some(Received::Forward(Signal::CONT)),
+            SIGTSTP => Some(Received::Stop),
+            signal => Some(Received::End(signal)),
+        })
     }
 }
 

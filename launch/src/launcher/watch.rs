@@ -5,9 +5,9 @@ use super::orphans::Orphans;
 use super::outcome::{Failure, LaunchError, Listed, Outcome, Status};
 use super::output::Output;
 use super::ranks::{Of, Ranks};
-use super::signals::Signals;
+use super::signals::{Received, Signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Signal, getrlimit};
+use rustix::process::{Resource, Signal, getpid, getrlimit, kill_process};
 use signal_hook::consts::SIGINT;
 use std::io;
 use std::time::{Duration, Instant};
@@ -180,11 +180,11 @@ impl Watch {
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
-            self.give_up_output = Some(now + LAST_OUTPUT);
+            self.give_up_output = Some(now + TERM_TO_KILL + LAST_OUTPUT);
             self.settle_failure(true);
             let running = self.ranks.running().collect();
             self.fail(Failure::Deadline { running });
-            self.kill();
+            self.terminate();
         }
         match self.phase {
             Phase::Grace(Some(until)) if until <= now => {
@@ -208,9 +208,22 @@ impl Watch {
     }
 
     fn hear_signals(&mut self) {
-        let heard: Vec<i32> = self.signals.iter_mut().flat_map(Signals::pending).collect();
-        for signal in heard {
-            tracing::debug!(signal, "the launcher got a signal");
+        let heard: Vec<Received> = self.signals.iter_mut().flat_map(Signals::pending).collect();
+        for received in heard {
+            tracing::debug!(?received, "the launcher got a signal");
+            let signal = match received {
+                Received::End(signal) => signal,
+                Received::Forward(signal) => {
+                    self.ranks.signal(signal);
+                    continue;
+                }
+                Received::Stop => {
+                    // SIGTSTP has no effect in the session of a rank on a host, where no shell could continue it.
+                    self.ranks.signal(Signal::STOP);
+                    let _ = kill_process(getpid(), Signal::STOP);
+                    continue;
+                }
+            };
             self.settle_failure(true);
             // A terminal sends the signal to the ranks too, and the launcher may see a rank killed by it first.
             if matches!(self.failure, Some(Failure::Rank { status: Status::Killed(by), .. }) if by == signal) {
@@ -282,6 +295,9 @@ impl Watch {
     }
 
     fn write(&mut self) -> Result<(), LaunchError> {
+        if let Some(error) = self.output.file_error() {
+            return Err(LaunchError::Output(error));
+        }
         while let Err(error) = self.output.write() {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 return Err(LaunchError::Output(with_limit(error)));

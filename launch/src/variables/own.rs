@@ -6,7 +6,8 @@ use crate::launcher::OutputPrefix;
 use crate::tcp::Addresses;
 
 /// All variables of this crate.
-pub const TABLE: &[Variable] = &[GRACE, OUTPUT_PREFIX, BOOTSTRAP, SSH, RANK, SIZE, SHM, HUB, SECRET, HOST, NESTING];
+pub const TABLE: &[Variable] =
+    &[GRACE, OUTPUT_PREFIX, BOOTSTRAP, SSH, RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, SHM, HUB, SECRET, HOST, NESTING];
 
 /// The variables that a launcher removes from its ranks' environment before it sets its own. They are those that an
 /// outer launcher set, if this process is a rank itself, and the user's override of launcher detection.
@@ -48,7 +49,7 @@ pub const BOOTSTRAP: Variable = Variable {
 pub const SSH: Variable = Variable {
     name: "TRANSOM_SSH",
     set_by: SetBy::User,
-    meaning: "command with which `transom run --hosts` reaches a host; the host's name and the remote command are appended",
+    meaning: "command with which `transom run` reaches a host; the host's name and the remote command are appended; inside a Slurm job also `srun --overlap -N1 -n1 -w`",
     expected: "a program and its arguments, separated by spaces",
     default: "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no",
     check: readable::<String>,
@@ -71,6 +72,26 @@ pub const SIZE: Variable = Variable {
     meaning: "number of ranks in the job",
     expected: "a number above 0",
     default: "1",
+    check: readable::<usize>,
+};
+
+/// Number of the process among the ranks of its host.
+pub const LOCAL_RANK: Variable = Variable {
+    name: "TRANSOM_LOCAL_RANK",
+    set_by: SetBy::Launcher,
+    meaning: "number of this process among the ranks of its host, for scripts that choose a core, an adapter or a GPU",
+    expected: "a number below TRANSOM_LOCAL_SIZE",
+    default: "not set",
+    check: readable::<usize>,
+};
+
+/// Number of ranks on the host.
+pub const LOCAL_SIZE: Variable = Variable {
+    name: "TRANSOM_LOCAL_SIZE",
+    set_by: SetBy::Launcher,
+    meaning: "number of ranks on the host of this process",
+    expected: "a number above 0",
+    default: "not set",
     check: readable::<usize>,
 };
 

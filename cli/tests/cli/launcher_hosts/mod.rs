@@ -429,15 +429,15 @@ fn localhost_needs_no_ssh() {
 }
 
 #[test]
-fn hosts_without_a_provider_are_reported() {
-    let name = "hosts_without_a_provider_are_reported";
+fn hosts_beyond_the_chosen_provider_are_reported() {
+    let name = "hosts_beyond_the_chosen_provider_are_reported";
     if std::env::var_os(ROLE).is_some() {
         let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
         return std::io::stdout().write_all(line.as_bytes()).unwrap();
     }
     let program = copy(name);
     let args = [&["a,b", "-n", "4"][..], &program.each_ref().map(String::as_str)].concat();
-    let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank")).end();
+    let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env("TRANSOM_FABRIC", "shm")).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let told: Vec<_> = ended.lines.iter().filter(|line| line.contains("told:")).collect();
     assert_eq!(told.len(), 4, "{ended:?}");

@@ -1,0 +1,108 @@
+//! `-v`, `--bind-to` and `--report-bindings`: where each rank runs.
+
+use super::*;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+const HERE_AND_THERE: [&[&str]; 2] = [&["-n", "1"], &["-n", "1", "--hosts", "a"]];
+/// Prints the processors that the rank may use.
+const ALLOWED: [&str; 4] = ["sed", "-n", "s/Cpus_allowed_list:[[:space:]]*//p", "/proc/self/status"];
+
+/// The processors of a list in the kernel's form.
+fn processors(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse().unwrap()..=last.parse().unwrap()
+    };
+    list.trim().split(',').flat_map(range).collect()
+}
+
+/// The processors of the core, or of the node, of this process's first allowed processor.
+fn first(what: &str) -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap();
+    let mut allowed = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).peekable();
+    let folder = format!("/sys/devices/system/cpu/cpu{}", allowed.peek().unwrap());
+    let text = match what {
+        "core" => std::fs::read_to_string(format!("{folder}/topology/thread_siblings_list")).unwrap(),
+        _ => std::fs::read_to_string(format!("{folder}/node0/cpulist")).unwrap(),
+    };
+    let of = processors(&text);
+    allowed.filter(|processor| of.contains(processor)).collect()
+}
+
+#[test]
+fn bound_rank_runs_on_its_processors() {
+    for args in HERE_AND_THERE {
+        let all = run(&[args, &ALLOWED].concat());
+        assert_eq!(run(&[args, &["--bind-to", "none"], &ALLOWED].concat()).lines, all.lines);
+        for what in ["core", "numa"] {
+            let ended = run(&[args, &["--bind-to", what, "--report-bindings"], &ALLOWED].concat());
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            assert_eq!(processors(&ended.lines[0]), first(what), "{args:?} {what}");
+            let (place, bound) = ended.stderr.trim().rsplit_once(" bound to processors ").unwrap();
+            assert!(place.starts_with("transom: rank 0: host ") && place.ends_with(", local rank 0 of 1,"), "{place}");
+            assert_eq!(processors(bound), first(what));
+        }
+    }
+}
+
+#[test]
+fn ranks_on_different_cores_do_not_share() {
+    let cores = {
+        let mut shown = run(&["-n", "1", "--bind-to", "core", "nproc"]).lines;
+        let threads: usize = shown.remove(0).parse().unwrap();
+        std::thread::available_parallelism().unwrap().get() / threads
+    };
+    let ranks = cores.min(2).to_string();
+    for hosts in [["--hosts", "none"], ["--hosts", "a"]] {
+        let ended = run(&[&["-n", &ranks, "--bind-to", "core"], &hosts[..], &ALLOWED].concat());
+        let mut seen: Vec<_> = ended.lines.iter().flat_map(|line| processors(line)).collect();
+        let all = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!((ended.lines.len(), seen.len()), (cores.min(2), all), "{ended:?}");
+    }
+}
+
+/// More ranks than cores: nothing is refused, and nothing is bound.
+#[test]
+fn more_ranks_than_cores_are_not_bound() {
+    let ranks = (std::thread::available_parallelism().unwrap().get() + 1).to_string();
+    for hosts in [["--hosts", "none"], ["--hosts", "a"]] {
+        let unbound = run(&[&["-n", "1"], &hosts[..], &ALLOWED].concat());
+        let args = [&["-n", &ranks, "--bind-to", "core", "--report-bindings"], &hosts[..], &ALLOWED].concat();
+        let ended = run(&args);
+        assert_eq!((ended.code, ended.lines.len().to_string()), (Some(0), ranks.clone()), "{ended:?}");
+        assert!(ended.lines.iter().all(|line| *line == unbound.lines[0]), "{ended:?}");
+        assert_eq!(ended.stderr.matches(", not bound\n").count().to_string(), ranks, "{ended:?}");
+    }
+}
+
+#[test]
+fn verbose_job_reports_its_start() {
+    let ended = run(&["-v", "-n", "3", "--hosts", "a,b", "true"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let provider = "transom: provider: auto: shm on one machine; on several, the first network of the list that all ranks can use \
+                    (TRANSOM_FABRIC)\n";
+    let rest = ended.stderr.strip_prefix(provider).unwrap();
+    let meet = rest.lines().next().unwrap();
+    assert!(meet.starts_with("transom: 3 ranks on 2 hosts meet at TCP port ") && meet.ends_with(" of this machine"));
+    for said in [
+        "transom: host a: reached; starts ranks 0, 1\n",
+        "transom: host b: reached; starts rank 2\n",
+        "[a] transom: rank 0: host a, local rank 0 of 2, not bound\n",
+        "[a] transom: rank 1: host a, local rank 1 of 2, not bound\n",
+        "[b] transom: rank 2: host b, local rank 0 of 1, not bound\n",
+    ] {
+        assert!(ended.stderr.contains(said), "{said} in {ended:?}");
+    }
+    let ended = job(&["--verbose", "-n", "2", "true"]).env("TRANSOM_FABRIC", "shm").end();
+    let rest = ended.stderr.strip_prefix("transom: provider: shm (TRANSOM_FABRIC)\n").unwrap();
+    assert!(rest.starts_with("transom: 2 ranks on this machine meet in shared memory\n"), "{ended:?}");
+    assert!(ended.stderr.ends_with(", local rank 1 of 2, not bound\n"), "{ended:?}");
+}
+
+#[test]
+fn unknown_binding_is_refused() {
+    let ended = run(&["-n", "1", "--bind-to", "socket", "true"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("[possible values: none, core, numa]"), "{ended:?}");
+}
