@@ -14,6 +14,7 @@ mod assert;
 mod assertions;
 mod attached;
 mod buffer;
+mod caller;
 mod checks;
 mod core;
 mod counters;
