@@ -108,6 +108,8 @@ struct Lending {
     requests: Vec<Key>,
     /// Length that triggers the next sweep.
     most: usize,
+    /// First failure of a request that could not be started, and whose result the program did not take.
+    failed: Option<Error>,
 }
 
 /// Index of an open scope.
@@ -258,7 +260,13 @@ impl Core {
         let mut requests = std::mem::take(&mut self.scopes[scope].requests);
         requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
         let most = (2 * requests.len()).max(LENT);
-        self.scopes[scope] = Lending { open: true, requests, most };
+        (self.scopes[scope].requests, self.scopes[scope].most) = (requests, most);
+    }
+
+    /// Records the failure of a request that the scope could not start, and whose result the program did not take.
+    #[cold]
+    pub fn note_failure(&mut self, Lender(scope): Lender, error: Error) {
+        self.scopes[scope].failed.get_or_insert(error);
     }
 
     /// Requests whose buffers the scope lends.
@@ -269,7 +277,7 @@ impl Core {
     /// Closes a scope. No request that it lends is in flight, and no result will be taken. Returns the failure of the
     /// first failed request whose result was not taken.
     pub fn close_scope(&mut self, Lender(scope): Lender) -> Option<Fault> {
-        let mut failed = None;
+        let mut failed = self.scopes[scope].failed.take().map(Fault::Work);
         let mut requests = std::mem::take(&mut self.scopes[scope].requests);
         for key in requests.drain(..) {
             // The results of most requests were taken, and the requests no longer exist.
@@ -280,7 +288,7 @@ impl Core {
             }
         }
         requests.shrink_to(LENT);
-        self.scopes[scope] = Lending { open: false, requests, most: LENT };
+        self.scopes[scope] = Lending { open: false, requests, most: LENT, failed: None };
         failed
     }
 

@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::locked::{Ended, Key};
+use super::locked::{Ended, Key, Lender};
 use super::pending::{Sealed, Way};
 use super::posting::NOTHING;
 use super::progress_engine::ProgressEngine;
@@ -55,7 +55,6 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a dropped send completes; the data of a dropped receive is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B> {
     pub(super) state: State<'a, B>,
     back: Back<B>,
@@ -74,9 +73,25 @@ pub(super) type Over<'a, B> = Result<(B, Status), Box<Rare<'a, B>>>;
 
 /// A request that is neither a message in flight nor successful.
 pub(super) enum Rare<'a, B> {
-    Failed(Failed<B>),
+    Failed(Failed<B>, Option<Unseen<'a>>),
     /// Window operation whose end no test or wait has found yet.
     Operation(Operation<'a, B>),
+}
+
+/// The failure of a request that a scope could not start. The end of the scope reports it, unless the program takes the
+/// result first.
+pub(super) struct Unseen<'a> {
+    comm: &'a Comm,
+    lender: Lender,
+    error: Option<Error>,
+}
+
+impl Drop for Unseen<'_> {
+    fn drop(&mut self) {
+        if let Some(error) = self.error.take() {
+            let _ = self.comm.hub.with(|core| core.note_failure(self.lender, error));
+        }
+    }
 }
 
 impl<'a, B> From<Result<(B, Status), Failed<B>>> for State<'a, B> {
@@ -88,7 +103,7 @@ impl<'a, B> From<Result<(B, Status), Failed<B>>> for State<'a, B> {
 
 #[cold]
 fn failed<'a, B>(failed: Failed<B>) -> Box<Rare<'a, B>> {
-    Box::new(Rare::Failed(failed))
+    Box::new(Rare::Failed(failed, None))
 }
 
 /// Conversion of the engine's bytes into the result of the request.
@@ -163,6 +178,14 @@ impl<'a, B> Request<'a, B> {
         Request { state: result.into(), back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 
+    /// A request that the scope could not start.
+    #[cold]
+    pub(super) fn unseen(failed: Failed<B>, comm: &'a Comm, lender: Lender) -> Self {
+        let unseen = Unseen { comm, lender, error: Some(failed.error.clone()) };
+        let state = State::Over(Some(Err(Box::new(Rare::Failed(failed, Some(unseen))))));
+        Request { state, back: Back::Buffer(|_, _| None), lent: PhantomData }
+    }
+
     /// Returns true if the request has ended, so that [`wait`](Self::wait) returns at once.
     pub fn test(&mut self) -> bool {
         self.has_ended() || {
@@ -189,7 +212,7 @@ impl<'a, B> Request<'a, B> {
         match &mut self.state {
             State::Over(Some(Err(rare))) => match &mut **rare {
                 Rare::Operation(operation) => Some(operation),
-                Rare::Failed(_) => None,
+                Rare::Failed(..) => None,
             },
             _ => None,
         }
@@ -322,7 +345,8 @@ impl<'a, B> Request<'a, B> {
     /// of them before the first wait.
     ///
     /// # Errors
-    /// The first error in the order of the requests. All requests are waited for even so.
+    /// [`Error::Request`], with the index and the error of the first request that failed, and its buffer. All requests
+    /// are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
         // Collected first: a peer of the first request may wait for one of the later requests.
         let mut started: Vec<_> = requests.into_iter().collect();
@@ -334,8 +358,9 @@ impl<'a, B> Request<'a, B> {
             rest.first_mut().into_iter().for_each(Self::wait_long);
         }
         let mut buffers = Vec::with_capacity(started.len());
-        for request in &mut started {
-            buffers.push(request.take()?.0);
+        for (index, request) in started.iter_mut().enumerate() {
+            let failed = |Failed { error, buffer }| Failed { error: Error::of_request(index, error), buffer };
+            buffers.push(request.take().map_err(failed)?.0);
         }
         Ok(buffers)
     }
@@ -387,7 +412,10 @@ impl<B> Rare<'_, B> {
     #[inline(never)]
     fn end(self) -> Result<(B, Status), Failed<B>> {
         match self {
-            Rare::Failed(failed) => Err(failed),
+            Rare::Failed(failed, unseen) => {
+                unseen.into_iter().for_each(|mut unseen| unseen.error = None);
+                Err(failed)
+            }
             Rare::Operation(operation) => of_operation(operation.wait()),
         }
     }
@@ -417,6 +445,20 @@ impl<B> Sealed for Request<'_, B> {
         match &self.state {
             State::UnderWay(under) => Way(Some((under.comm.hub.clone(), under.id))),
             _ => Way(None),
+        }
+    }
+
+    fn failure(&mut self) -> Option<Error> {
+        self.wait_long();
+        match &mut self.state {
+            State::Over(Some(Err(rare))) => match &mut **rare {
+                Rare::Failed(failed, unseen) => {
+                    unseen.iter_mut().for_each(|unseen| unseen.error = None);
+                    Some(failed.error.clone())
+                }
+                Rare::Operation(_) => None,
+            },
+            _ => None,
         }
     }
 }
