@@ -62,7 +62,7 @@ pub use element::Element;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
 pub use fabric::{Fabric, OobExchange, UpdateInPlace};
-pub use fabric_error::FabricError;
+pub use fabric_error::{FabricError, remedy};
 pub use flags::GlobalFlags;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
