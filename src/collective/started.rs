@@ -3,7 +3,7 @@
 use super::Reduction;
 use super::call_desc::{Described, Of, total};
 use super::group::Member;
-use super::memory::Memory;
+use super::memory::CallBuffers;
 use super::ragged::Ragged;
 use super::reduction::Fold;
 use super::running::{Running, Started};
@@ -483,7 +483,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let scratch = group.take_scratch::<T>(plan.scratch).map_err(|error| group.refuse(error))?;
     let mut turn = group.enter()?;
     let made = group.begin_to_start(&mut turn, signature)?;
-    let memory = Memory::new(given, data, size_of::<T>(), scratch);
+    let memory = CallBuffers::new(given, data, size_of::<T>(), scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
         let id = core.start(Box::new(Started::new(running)));

@@ -4,7 +4,7 @@ use super::ended_lists::ListId;
 use super::error::{Error, Failed};
 use super::pending::{Sealed, Ways};
 use super::progress_engine::ProgressEngine;
-use super::request::{Call, Done, Request, State, Under};
+use super::request::{Call, Done, Request, RequestState, Under};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -175,7 +175,7 @@ impl<'a, B> Requests<'a, B> {
     /// if the request has already ended.
     fn enlist(&mut self, slot: usize) -> bool {
         let Some((_, request)) = &mut self.slots[slot] else { return true };
-        let State::UnderWay(Under { comm, id, .. }) = &request.state else {
+        let RequestState::UnderWay(Under { comm, id, .. }) = &request.state else {
             let ended = request.has_ended();
             if !ended {
                 self.polled.push_back(slot);

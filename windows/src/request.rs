@@ -37,9 +37,9 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-pub struct Request<'a, B>(State<'a, B>);
+pub struct Request<'a, B>(RequestState<'a, B>);
 
-enum State<'a, B> {
+enum RequestState<'a, B> {
     /// The operation's result; `None` once the program has taken it.
     Ended(Option<Result<B, Arc<Error>>>),
     InFlight {
@@ -97,19 +97,19 @@ impl<'a, B> Request<'a, B> {
     /// A request of an operation that completed when it was started.
     #[inline(always)]
     pub(crate) fn ended(buffer: B) -> Self {
-        Request(State::Ended(Some(Ok(buffer))))
+        Request(RequestState::Ended(Some(Ok(buffer))))
     }
 
     pub(crate) fn in_flight(operation: impl Operation + Send + 'a, back: fn(Landed) -> Option<B>) -> Self {
-        Request(State::InFlight { operation: Box::new(operation), back })
+        Request(RequestState::InFlight { operation: Box::new(operation), back })
     }
 
     /// Returns true if the operation has ended, in success or failure, so that [`wait`](Self::wait) returns at once.
     /// Otherwise the call has progressed the rank's messages.
     pub fn test(&mut self) -> bool {
         match &mut self.0 {
-            State::Ended(_) => true,
-            State::InFlight { operation, .. } => operation.test(),
+            RequestState::Ended(_) => true,
+            RequestState::InFlight { operation, .. } => operation.test(),
         }
     }
 
@@ -120,14 +120,14 @@ impl<'a, B> Request<'a, B> {
     /// [`Error::Fabric`].
     pub fn wait(self) -> Result<B, Error> {
         match self.0 {
-            State::Ended(Some(ended)) => ended.map_err(|error| {
+            RequestState::Ended(Some(ended)) => ended.map_err(|error| {
                 Arc::try_unwrap(error).unwrap_or_else(|shared| {
                     let lost = shared.lost_rank();
                     Error::other_lost(shared, lost)
                 })
             }),
-            State::Ended(None) => Err(misuse("a request was waited for again")),
-            State::InFlight { operation, back } => {
+            RequestState::Ended(None) => Err(misuse("a request was waited for again")),
+            RequestState::InFlight { operation, back } => {
                 let landed = operation.finish()?;
                 back(landed).ok_or_else(|| misuse("a provider gave back another buffer"))
             }
@@ -138,12 +138,12 @@ impl<'a, B> Request<'a, B> {
     /// for several requests.
     #[doc(hidden)]
     pub fn failure(&mut self) -> Option<Arc<Error>> {
-        if let State::InFlight { .. } = self.0 {
-            let request = Request(std::mem::replace(&mut self.0, State::Ended(None)));
-            self.0 = State::Ended(Some(request.wait().map_err(Arc::new)));
+        if let RequestState::InFlight { .. } = self.0 {
+            let request = Request(std::mem::replace(&mut self.0, RequestState::Ended(None)));
+            self.0 = RequestState::Ended(Some(request.wait().map_err(Arc::new)));
         }
         match &self.0 {
-            State::Ended(Some(Err(error))) => Some(error.clone()),
+            RequestState::Ended(Some(Err(error))) => Some(error.clone()),
             _ => None,
         }
     }
@@ -201,8 +201,8 @@ fn misuse(why: &str) -> Error {
 impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            State::Ended(_) => "an operation that has ended",
-            State::InFlight { .. } => "an operation in flight",
+            RequestState::Ended(_) => "an operation that has ended",
+            RequestState::InFlight { .. } => "an operation in flight",
         })
     }
 }
@@ -218,7 +218,7 @@ impl<B> Future for Request<'_, B> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(Request(std::mem::replace(&mut self.0, State::Ended(None))).wait())
+        Poll::Ready(Request(std::mem::replace(&mut self.0, RequestState::Ended(None))).wait())
     }
 }
 
