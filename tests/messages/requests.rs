@@ -575,9 +575,18 @@ fn scope_end_reports_requests_that_did_not_start() {
         let size = world.size();
         let (own, mut got, mut sums, mut own_got) = ([3_u64], [0], [0], [0]);
         let ended: [Result<(), Error>; 4] = [
-            world.scope(|scope| Ok(drop(scope.isend(size, ONE, &own)))),
-            world.scope(|scope| Ok(drop(scope.irecv(size, ONE, &mut got)))),
-            world.scope(|scope| Ok(drop(scope.ibroadcast(size, &mut sums)))),
+            world.scope(|scope| {
+                scope.isend(size, ONE, &own);
+                Ok(())
+            }),
+            world.scope(|scope| {
+                scope.irecv(size, ONE, &mut got);
+                Ok(())
+            }),
+            world.scope(|scope| {
+                scope.ibroadcast(size, &mut sums);
+                Ok(())
+            }),
             world.scope(|scope| {
                 scope.irecv(world.rank(), TWO, &mut own_got);
                 scope.issend(world.rank(), TWO, &own);

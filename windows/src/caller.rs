@@ -76,11 +76,11 @@ fn is_program(function: &str) -> bool {
     let Some((krate, _)) = path.split_once("::") else { return false };
     // One mangling adds a hash: `krate[1f…]::f`.
     let krate = krate.split_once('[').map_or(krate, |(krate, _)| krate);
-    let library = |folder: &&str| {
+    let is_library = |folder: &&str| {
         let name = folder.trim_end_matches("src").trim_end_matches('/').replace('-', "_");
         krate.strip_prefix("transom").is_some_and(|rest| rest.trim_start_matches('_') == name)
     };
-    !FOLDERS.iter().any(|folder| library(&folder)) && !["alloc", "core", "std", "test"].contains(&krate)
+    !FOLDERS.iter().any(is_library) && !["alloc", "core", "std", "test"].contains(&krate)
 }
 
 #[cfg(test)]
