@@ -26,13 +26,15 @@ pub enum StartError {
     #[error(transparent)]
     Provider(#[from] ProviderError),
     /// The system cannot start a thread for a rank.
-    #[error("cannot start a thread for each rank: {0}")]
+    #[error("cannot start a thread for each rank: {0}; start fewer ranks, or raise the limit with `ulimit -u`")]
     Thread(#[source] std::io::Error),
     /// The ranks cannot be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The program's own file cannot be found to start copies.
-    #[error("cannot find the program to start copies of: {0}")]
+    #[error(
+        "cannot find the program to start copies of: {0}; it is read from /proc/self/exe, so /proc must be mounted"
+    )]
     Program(#[source] std::io::Error),
     /// A TRANSOM_ variable has an invalid value.
     #[error(transparent)]

@@ -78,7 +78,7 @@ pub const SPIN_US: Variable = Variable {
 pub const WAIT_REPORT: Variable = Variable {
     name: "TRANSOM_WAIT_REPORT",
     set_by: SetBy::User,
-    meaning: "time after which a wait is reported on stderr, with the waiting and the awaited rank",
+    meaning: "time after which a wait is reported on stderr, with both ranks, line and process",
     expected: "seconds, e.g. `5`, or `off`",
     default: "5",
     check: readable::<SecondsOrOff>,

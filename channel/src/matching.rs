@@ -85,7 +85,7 @@ impl Keys<KINDS> for Label {
 /// unlinks an entry from all its queues in constant time: each queue is a linked list through the entries.
 #[derive(Debug)]
 struct Queues<L, T, const K: usize> {
-    places: Slab<Place<L, T, K>>,
+    places: Slab<QueueEntry<L, T, K>>,
     ends: Ends,
     next: u64,
 }
@@ -138,7 +138,7 @@ impl Ends {
 }
 
 #[derive(Debug)]
-struct Place<L, T, const K: usize> {
+struct QueueEntry<L, T, const K: usize> {
     /// Sequence number of arrival.
     number: u64,
     label: L,
@@ -154,7 +154,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
 
     fn push(&mut self, label: L, what: T) -> Id {
         self.next += 1;
-        let id = self.places.insert(Place { number: self.next, label, beside: [(None, None); K], what });
+        let id = self.places.insert(QueueEntry { number: self.next, label, beside: [(None, None); K], what });
         for (queue, key) in label.keys().into_iter().enumerate() {
             match self.ends.get_mut(&key) {
                 None => self.ends.insert(key, (id, id)),
@@ -170,7 +170,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
 
     /// First entry of a queue.
     #[inline]
-    fn first(&self, key: Key) -> Option<(Id, &Place<L, T, K>)> {
+    fn first(&self, key: Key) -> Option<(Id, &QueueEntry<L, T, K>)> {
         // Skips the hash where the queues are empty.
         if self.places.is_empty() {
             return None;
@@ -179,7 +179,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
         Some((first, self.places.get(first).expect("queues hold only waiting entries")))
     }
 
-    fn remove(&mut self, id: Id) -> Option<Place<L, T, K>> {
+    fn remove(&mut self, id: Id) -> Option<QueueEntry<L, T, K>> {
         let gone = self.places.remove(id)?;
         for (queue, (key, (before, behind))) in gone.label.keys().into_iter().zip(gone.beside).enumerate() {
             if let Some(before) = before {
@@ -207,7 +207,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
     }
 }
 
-fn place<L, T, const K: usize>(places: &mut Slab<Place<L, T, K>>, id: Id) -> &mut Place<L, T, K> {
+fn place<L, T, const K: usize>(places: &mut Slab<QueueEntry<L, T, K>>, id: Id) -> &mut QueueEntry<L, T, K> {
     places.get_mut(id).expect("queues hold only waiting entries")
 }
 
@@ -274,7 +274,7 @@ impl<R, M> Matching<R, M> {
     /// The posted receive that matches a message, and its number.
     #[inline]
     pub fn first(&self, label: Label) -> Option<(Id, &R)> {
-        let mut first: Option<(Id, &Place<Select, R, 1>)> = None;
+        let mut first: Option<(Id, &QueueEntry<Select, R, 1>)> = None;
         for (key, posted) in label.keys().iter().zip(self.kinds) {
             // Most programs post receives of one kind.
             if posted > 0

@@ -77,7 +77,7 @@ pub struct Beyond;
 
 /// Position of a packet in the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Arrival {
     /// The packet is the next one.
     Now,
     /// Packets before it are missing.
@@ -112,23 +112,23 @@ impl<P> Incoming<P> {
 
     /// Position of a packet in the sequence.
     #[inline]
-    pub fn place(&self, sequence: u32) -> Place {
+    pub fn place(&self, sequence: u32) -> Arrival {
         let ahead = sequence.wrapping_sub(self.expected);
         if ahead == 0 {
-            Place::Now
+            Arrival::Now
         } else if ahead >= 1 << 31 || self.held.get(ahead as usize - 1).is_some_and(Option::is_some) {
-            Place::Old
+            Arrival::Old
         } else if ahead < self.window {
-            Place::Early
+            Arrival::Early
         } else {
-            Place::TooFar
+            Arrival::TooFar
         }
     }
 
     /// Holds an early packet.
     #[inline]
     pub fn hold(&mut self, sequence: u32, packet: P) {
-        debug_assert_eq!(self.place(sequence), Place::Early);
+        debug_assert_eq!(self.place(sequence), Arrival::Early);
         let at = sequence.wrapping_sub(self.expected) as usize - 1;
         if self.held.len() <= at {
             self.held.resize_with(at + 1, || None);

@@ -1,8 +1,9 @@
 //! Calls on the locks of all targets, with their requests in flight at once.
 
 use crate::at_once::AtOnce;
+use crate::lock_status::{HeldAs, Status, StatusWord};
 use crate::lock_word::Grant;
-use crate::target_lock::{HeldAs, Placed, Status, StatusWord};
+use crate::target_lock::Placed;
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! The lock that no other rank uses: its request is one atomic on a word found beforehand, and so is its release. All
 //! other cases go on with the steps of [`TargetLock`], from the word that this atomic found.
 
+use crate::lock_status::{HeldAs, Predecessor, Status, StatusWord};
 use crate::lock_word::Grant;
-use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
+use crate::target_lock::Result;
 use crate::{Field, FoundWord, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock};
 
 /// The words that a rank needs at a lock which no other rank uses, found once.

@@ -1,8 +1,9 @@
 //! Requests with a deadline, and how a request leaves the queue before its turn. README.md beside the code has the
 //! steps.
 
+use crate::lock_status::{HeldAs, Predecessor, Status, StatusWord};
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
-use crate::target_lock::{HeldAs, Placed, Predecessor, Result, Status, StatusWord};
+use crate::target_lock::{Placed, Result};
 use crate::{At, Awaited, Error, Field, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock, Wake};
 use std::time::Instant;
 

@@ -54,7 +54,7 @@ impl Line {
     /// Waits until this thread is the first in line and `attempt` succeeds, or until the deadline. Makes at least one
     /// attempt if no thread is before this one.
     pub fn wait<R>(&self, deadline: Option<Instant>, attempt: impl Fn() -> Option<R>) -> Option<R> {
-        let mut place = Place::last(self);
+        let mut place = PlaceInLine::last(self);
         let mut round = FIRST_ROUND;
         loop {
             if place.is_first() {
@@ -109,13 +109,13 @@ fn after_unlock() {
 }
 
 /// A thread's place in line; dropping it leaves the line.
-struct Place<'l> {
+struct PlaceInLine<'l> {
     line: &'l Line,
     number: usize,
     has_turn: bool,
 }
 
-impl<'l> Place<'l> {
+impl<'l> PlaceInLine<'l> {
     fn last(line: &'l Line) -> Self {
         let mut threads = line.threads();
         let number = threads.back().map_or(0, |last| last.number.wrapping_add(1));
@@ -123,7 +123,7 @@ impl<'l> Place<'l> {
         line.len.store(threads.len(), Relaxed);
         drop(threads);
         fence(SeqCst);
-        Place { line, number, has_turn: false }
+        PlaceInLine { line, number, has_turn: false }
     }
 
     fn is_first(&self) -> bool {
@@ -131,7 +131,7 @@ impl<'l> Place<'l> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for PlaceInLine<'_> {
     fn drop(&mut self) {
         let mut threads = self.line.threads();
         let place = threads.iter().position(|waiting| waiting.number == self.number);

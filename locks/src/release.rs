@@ -2,8 +2,9 @@
 //! the code numbers the steps.
 
 use crate::at_once::{AtOnce, LockWords, alone};
+use crate::lock_status::{HeldAs, Predecessor, Status, StatusWord};
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
+use crate::target_lock::Result;
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 impl<const C: u32> TargetLock<C> {

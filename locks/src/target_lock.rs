@@ -2,9 +2,9 @@
 //! steps, and proves that no request is lost or overtaken.
 
 use crate::at_once::{AtOnce, LockWords, alone};
-use crate::lock_word::{Grant, Next, Waiter, Waiters};
+use crate::lock_status::{HeldAs, Predecessor, Status, StatusWord};
+use crate::lock_word::{Grant, Next};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
-use std::fmt;
 
 /// The queue position of a request: the requests before it when it took its place, in FIFO order of the atomics on the
 /// lock word.
@@ -31,119 +31,6 @@ impl QueuePosition {
             None => QueuePosition { exclusive: None, readers: found.readers() },
             Some(tail) => QueuePosition { exclusive: Some(tail), readers: found.arrived() },
         }
-    }
-}
-
-/// The state of this rank's request at one lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Status {
-    /// No request.
-    Free,
-    Held(HeldAs),
-    /// Released; the successor, which watches `next` of this rank, has its answer there but need not have cleared it.
-    Unacknowledged,
-    /// A shared request was given up at its deadline. It is still queued behind the exclusive request of this rank.
-    Abandoned(u32),
-    /// A call failed midway, so the state of this rank's request in the queue is unknown.
-    Broken,
-}
-
-/// A [`Status`] in one word, so that threads can pass it on through an atomic.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct StatusWord(pub u64);
-
-impl fmt::Debug for StatusWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.get().fmt(f)
-    }
-}
-
-impl StatusWord {
-    const FREE: u64 = 0;
-    const UNACKNOWLEDGED: u64 = 1;
-    const BROKEN: u64 = 2;
-    const ABANDONED: u64 = 3;
-    const EXCLUSIVE: u64 = 4;
-    const SHARED_OPEN: u64 = 5;
-    const SHARED_BEFORE: u64 = 6;
-    const ALONE: u64 = 7;
-
-    /// Held exclusively, and the last seen word is the one that this rank wrote when it alone had the lock.
-    pub const HELD_ALONE: Self = StatusWord(Self::ALONE);
-
-    /// The kind in the low byte; a rank, if the status has one, in the upper half.
-    #[inline(always)]
-    pub const fn of(status: Status) -> Self {
-        StatusWord(match status {
-            Status::Free => Self::FREE,
-            Status::Unacknowledged => Self::UNACKNOWLEDGED,
-            Status::Broken => Self::BROKEN,
-            Status::Abandoned(tail) => Self::ABANDONED | (tail as u64) << 32,
-            Status::Held(HeldAs::Exclusive(Predecessor(behind))) => Self::EXCLUSIVE | (behind as u64) << 32,
-            Status::Held(HeldAs::Shared(Grant::Open)) => Self::SHARED_OPEN,
-            Status::Held(HeldAs::Shared(Grant::Before(next))) => Self::SHARED_BEFORE | (next as u64) << 32,
-        })
-    }
-
-    #[inline(always)]
-    pub fn get(self) -> Status {
-        let rank = (self.0 >> 32) as u32;
-        match self.0 & 0xff {
-            Self::FREE => Status::Free,
-            Self::UNACKNOWLEDGED => Status::Unacknowledged,
-            Self::ABANDONED => Status::Abandoned(rank),
-            Self::EXCLUSIVE => Status::Held(HeldAs::Exclusive(Predecessor(rank))),
-            Self::ALONE => Status::Held(HeldAs::Exclusive(Predecessor::NONE)),
-            Self::SHARED_OPEN => Status::Held(HeldAs::Shared(Grant::Open)),
-            Self::SHARED_BEFORE => Status::Held(HeldAs::Shared(Grant::Before(rank))),
-            _ => Status::Broken,
-        }
-    }
-}
-
-/// The part of a held lock's state that its release needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum HeldAs {
-    Exclusive(Predecessor),
-    Shared(Grant),
-}
-
-/// The exclusive request behind which a granted one was queued. (`u32`, since a handle keeps one for each target.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Predecessor(u32);
-
-impl Next {
-    /// Status of a request after it has left the queue with this successor.
-    #[inline(always)]
-    pub fn status_after_leaving(self) -> Status {
-        if self.watches { Status::Unacknowledged } else { Status::Free }
-    }
-}
-
-impl Predecessor {
-    pub const NONE: Self = Predecessor(0);
-    const NOTIFIED: u32 = 1 << 31;
-
-    /// Queued behind `rank`, and notified of its turn at its own `go`.
-    #[inline(always)]
-    pub fn notified(rank: Option<Rank>) -> Self {
-        rank.map_or(Self::NONE, |rank| Predecessor((rank as u32 + 1) | Self::NOTIFIED))
-    }
-
-    /// Queued behind `rank`, whose `next` it watched for its turn.
-    pub fn watched(rank: Rank) -> Self {
-        Predecessor(rank as u32 + 1)
-    }
-
-    #[inline(always)]
-    pub fn rank(self) -> Option<Rank> {
-        (self.0 & !Self::NOTIFIED).checked_sub(1).map(|rank| rank as Rank)
-    }
-
-    /// Returns whether the release must clear `go`.
-    #[inline(always)]
-    pub fn was_notified(self) -> bool {
-        self.0 & Self::NOTIFIED != 0
     }
 }
 
@@ -462,169 +349,6 @@ impl<const C: u32> TargetLock<C> {
         Ok(network.notify(layout.node(network.rank(), target, Field::Drained), 0, Wake::Nobody)?)
     }
 
-    /// Takes the lock of `target` together with other readers. Costs 1 fetch-and-add if no exclusive request holds it
-    /// or is queued. Otherwise it also costs a compare-and-swap at the last of these requests (again for each reader
-    /// that registers there in between) and local waiting.
-    ///
-    /// # Errors
-    /// The errors of [`exclusive`](Self::exclusive).
-    #[inline(always)]
-    pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<QueuePosition, N> {
-        let words = LockWords::find(network, layout, target);
-        let once = words.map_or(AtOnce::Unfit, |words| self.shared_at_once(network, &words));
-        self.shared_from(network, layout, target, once)
-    }
-
-    /// Goes on with a shared request after its attempt at once.
-    #[inline(always)]
-    pub(crate) fn shared_from<N: Network>(
-        &mut self,
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-        once: AtOnce,
-    ) -> Result<QueuePosition, N> {
-        match once {
-            AtOnce::Done => return Ok(QueuePosition::default()),
-            AtOnce::Found(found) => return self.shared_after(network, layout, target, found),
-            AtOnce::Unfit => {}
-        }
-        if let Status::Abandoned(tail) = self.status.get()
-            && self.on_copy(move |lock| lock.revive(network, layout, target))?
-        {
-            return self.await_shared(network, layout, target, Placed::Behind(tail as Rank));
-        }
-        let pending = self.start_shared(network, layout, target)?;
-        let placed = self.place_shared(network, layout, target, pending, false)?;
-        self.await_shared(network, layout, target, placed)
-    }
-
-    /// Starts the request's atomic without waiting for it: `acquire_all_mut` has all of them in flight at once. If it
-    /// cannot be started, nothing has happened, and the lock is not broken.
-    #[inline(always)]
-    pub(crate) fn start_shared<N: Network>(
-        &mut self,
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-    ) -> Result<N::Pending, N> {
-        self.enter(network, layout, target)?;
-        let ticket = match LockWord::<C>(self.seen).is_urgent() {
-            true => Some(Self::enter_gate(network, layout, target)?),
-            false => None,
-        };
-        let started = network.start_add(layout.home(target), LockWord::<C>::ARRIVED, Wake::Nobody);
-        if let Some(ticket) = ticket {
-            Self::leave_gate(network, layout, target, ticket)?;
-        }
-        started.map_err(|error| {
-            self.status = StatusWord::of(Status::Free);
-            error.into()
-        })
-    }
-
-    /// Completes the request's atomic, and takes the place in the queue that it gave. `timed` says that the request has
-    /// a deadline.
-    #[inline(always)]
-    pub(crate) fn place_shared<N: Network>(
-        &mut self,
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-        pending: N::Pending,
-        timed: bool,
-    ) -> Result<Placed, N> {
-        let found = network.finish(pending)?;
-        self.place_shared_at(network, layout, target, found, timed)
-    }
-
-    /// Takes the place in the queue that the request's atomic gave, which found the word `found`.
-    #[inline(always)]
-    pub(crate) fn place_shared_at<N: Network>(
-        &mut self,
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-        found: u64,
-        timed: bool,
-    ) -> Result<Placed, N> {
-        let found = LockWord::<C>(found);
-        self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
-        let Some(tail) = found.tail() else {
-            if found.count_overflow() {
-                self.on_copy(move |lock| lock.renormalise(network, layout, target))?;
-            }
-            self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::Open)));
-            return Ok(Placed::Granted);
-        };
-        Self::register(network, layout, target, found, tail, timed)
-    }
-
-    /// Waits for the grant, unless it has come already.
-    #[inline(always)]
-    pub(crate) fn await_shared<N: Network>(
-        &mut self,
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-        placed: Placed,
-    ) -> Result<QueuePosition, N> {
-        let Placed::Behind(tail) = placed else { return Ok(QueuePosition::default()) };
-        let node = layout.node(network.rank(), target, Field::Grant);
-        let grant = network.wait(node.word, Awaited::Behind(tail), |grant| grant != 0)?;
-        network.notify(node, 0, Wake::Nobody)?;
-        self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::unpack(grant))));
-        Ok(QueuePosition { exclusive: Some(tail), readers: 0 })
-    }
-
-    /// Registers this reader with the last exclusive requester, which will grant it.
-    #[cold]
-    fn register<N: Network>(
-        network: &N,
-        layout: LockLayout,
-        target: Rank,
-        found: LockWord<C>,
-        tail: Rank,
-        timed: bool,
-    ) -> Result<Placed, N> {
-        let me = network.rank();
-        if tail == me {
-            return Err(Error::Corrupt { target, word: found.0 });
-        }
-        let mut waiters = Waiters::default();
-        loop {
-            network.notify(layout.node(me, target, Field::Link), waiters.0, Wake::Nobody)?;
-            let found = network.cas(
-                layout.node(tail, target, Field::Waiters),
-                waiters.0,
-                waiters.pushed(Waiter { rank: me, timed }).0,
-                Wake::Home,
-            )?;
-            if found == waiters.0 {
-                return Ok(Placed::Behind(tail));
-            }
-            waiters = Waiters(found);
-        }
-    }
-
-    /// Makes room in `arrived`, or sees that another rank did. Until a rank has, each other rank changes the word at
-    /// most twice, by a departure and an arrival, before it tries to make room too. More changes than that prove that a
-    /// rank made room, even if the count is past its half again.
-    #[cold]
-    fn renormalise<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        let mut seen = LockWord::<C>(self.seen);
-        for _ in 0..2 * network.ranks() {
-            if !seen.count_overflow() {
-                break;
-            }
-            let new = seen.renormalised();
-            let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
-            seen = if found == seen.0 { new } else { LockWord(found) };
-        }
-        self.seen = seen.0;
-        Ok(())
-    }
-
     /// Checks that this rank may request the lock.
     #[inline(always)]
     pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
@@ -637,7 +361,7 @@ impl<const C: u32> TargetLock<C> {
 
     /// Begins a request: the lock is broken until the request succeeds. Waits for the remains of an earlier request.
     #[inline(always)]
-    fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+    pub(crate) fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         if self.status != StatusWord::of(Status::Free) {
             self.check_free(target)?;
             self.on_copy(move |lock| lock.settle(network, layout, target))?;
@@ -657,29 +381,5 @@ impl<const C: u32> TargetLock<C> {
             Status::Free | Status::Unacknowledged | Status::Abandoned(_) => Err(Error::NotLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_word_round_trips_each_status() {
-        let exclusive = [
-            Predecessor::NONE,
-            Predecessor::notified(Some(0)),
-            Predecessor::notified(Some(32_766)),
-            Predecessor::watched(32_766),
-        ];
-        let shared = [Grant::Open, Grant::Before(0), Grant::Before(u32::MAX)];
-        let held = exclusive.map(HeldAs::Exclusive).into_iter().chain(shared.map(HeldAs::Shared)).map(Status::Held);
-        let others =
-            [Status::Free, Status::Unacknowledged, Status::Abandoned(0), Status::Abandoned(32_766), Status::Broken];
-        for status in held.chain(others) {
-            assert_eq!(StatusWord::of(status).get(), status);
-        }
-        assert_eq!(StatusWord(0xfe).get(), Status::Broken);
-        assert_eq!(StatusWord::HELD_ALONE.get(), Status::Held(HeldAs::Exclusive(Predecessor::NONE)));
     }
 }

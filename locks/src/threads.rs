@@ -4,8 +4,8 @@
 use crate::TargetLock;
 use crate::at_once::{FREE, OPEN};
 use crate::line::Line;
+use crate::lock_status::{Status, StatusWord};
 use crate::primitive::{AtomicU64, AtomicUsize, model_has_failed, this_thread};
-use crate::target_lock::{Status, StatusWord};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 

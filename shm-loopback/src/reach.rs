@@ -24,7 +24,7 @@ pub(crate) struct Reach {
 }
 
 /// The position of bytes.
-pub(crate) enum Place {
+pub(crate) enum Reached {
     /// Mapped here, or in this process.
     Here(*mut u8),
     /// In another process.
@@ -81,26 +81,26 @@ impl Reach {
         // SAFETY: caller's contract.
         let target = unsafe { std::slice::from_raw_parts_mut(target, length) };
         self.reach(peer, (from, at), length, |place| match place {
-            Place::Here(source) => {
+            Reached::Here(source) => {
                 // SAFETY: a peer does not change a buffer that it offers before it is withdrawn, and the memory is
                 // shared.
                 unsafe { copy::from_shared(source, target) }
                 Ok(())
             }
-            Place::There(memory) => memory.read(0, target),
+            Reached::There(memory) => memory.read(0, target),
         })
     }
 
     /// Writes bytes to offset `at` of a reading peer's buffer; they have arrived on return.
     pub fn write(&self, peer: Rank, (to, at): (Key, usize), source: &[u8]) -> Result<(), FabricError> {
         self.reach(peer, (to, at), source.len(), |place| match place {
-            Place::Here(target) => {
+            Reached::Here(target) => {
                 // SAFETY: no other code uses a buffer that a peer lets this rank write to before it is withdrawn, and
                 // the memory is shared.
                 unsafe { copy::to_shared(target, source) }
                 Ok(())
             }
-            Place::There(memory) => memory.write(0, source),
+            Reached::There(memory) => memory.write(0, source),
         })
     }
 
@@ -111,7 +111,7 @@ impl Reach {
         peer: Rank,
         (key, at): (Key, usize),
         length: usize,
-        act: impl FnOnce(Place) -> Result<R, FabricError>,
+        act: impl FnOnce(Reached) -> Result<R, FabricError>,
     ) -> Result<R, FabricError> {
         let bad_key = |why: &str| FabricError::BadKey { rank: peer, why: why.into(), source: None };
         let pid = self.control.process(peer);
@@ -120,16 +120,16 @@ impl Reach {
         end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond the address space"))?;
         if let Some(memory) = self.mapped(pid, key) {
             let place = memory.of_owner(address + at as u64, length);
-            return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
+            return act(Reached::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
         }
         if pid == self.control.process(self.rank) {
-            let here = |address| act(Place::Here(std::ptr::with_exposed_provenance_mut(address)));
+            let here = |address| act(Reached::Here(std::ptr::with_exposed_provenance_mut(address)));
             let none = || Err(bad_key("its buffer no longer exists"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
         }
         let pid = u32::try_from(pid).map_err(|_| bad_key("it has no valid process number"))?;
         let memory = CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length };
-        self.control.reaching(peer, || act(Place::There(memory)))
+        self.control.reaching(peer, || act(Reached::There(memory)))
     }
 
     /// Returns whether a peer's buffer is mapped here, or can be.

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use transom_collective::{self as plans, Call, Grid, Plan, Rank};
 
 /// A described call of this rank whose arguments have passed all local checks.
-pub(super) struct Described<F, W = What> {
+pub(super) struct Described<F, W = PlanSource> {
     /// Signature that all ranks compare.
     pub signature: Signature,
     pub what: W,
@@ -19,7 +19,7 @@ pub(super) struct Described<F, W = What> {
 }
 
 /// Source of this rank's plan.
-pub(super) enum What {
+pub(super) enum PlanSource {
     /// A call with its length in elements (of each rank or each block); the algorithm is not chosen yet.
     Chosen(Call, usize),
     /// A finished plan, for calls with a single algorithm.
@@ -28,22 +28,22 @@ pub(super) enum What {
 
 pub(super) type Of<F> = Result<Described<F>, Error>;
 
-impl What {
+impl PlanSource {
     /// The rounds that this rank executes.
     pub fn plan<T>(self, world: &World) -> Result<Plan, Error> {
         match self {
-            What::Chosen(call, len) => world.plan::<T>(call, len),
-            What::Planned(plan) => Ok(plan),
+            PlanSource::Chosen(call, len) => world.plan::<T>(call, len),
+            PlanSource::Planned(plan) => Ok(plan),
         }
     }
 }
 
 fn chosen<F>(signature: Signature, call: Call, len: usize, fold: F) -> Of<F> {
-    Ok(Described { signature, what: What::Chosen(call, len), fold })
+    Ok(Described { signature, what: PlanSource::Chosen(call, len), fold })
 }
 
 fn planned<F>(signature: Signature, plan: Plan, fold: F) -> Of<F> {
-    Ok(Described { signature, what: What::Planned(plan), fold })
+    Ok(Described { signature, what: PlanSource::Planned(plan), fold })
 }
 
 /// One description per call. The arguments are the numbers of elements that this rank passes and has room for.

@@ -2,7 +2,7 @@
 
 use super::group::{Member, Turn};
 use super::history::CallId;
-use super::memory::Memory;
+use super::memory::CallBuffers;
 use super::reduction::Fold;
 use super::running::Running;
 use super::shm::Buffers;
@@ -41,7 +41,7 @@ impl World {
         let board = self.board_of_host(group, &mut turn, (made, host))?;
         // SAFETY: each stage returns, also by a panic, only when no part of the memory is lent.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        let mut memory = Memory::new(given, data, size_of::<T>(), scratch);
+        let mut memory = CallBuffers::new(given, data, size_of::<T>(), scratch);
         for stage in stages {
             match stage {
                 Stage::Inside { call, given, data } => memory.pair(data, given, |data, given| {

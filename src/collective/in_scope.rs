@@ -5,7 +5,7 @@ use super::call_desc::{Described, Of};
 use super::reduction::Fold;
 use super::started::start;
 use crate::messages::request::Request;
-use crate::messages::{Failed, Scope, hold};
+use crate::messages::{Scope, hold};
 use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
 use transom_windows::{Element, Section};
@@ -289,7 +289,7 @@ impl<'s> Scope<'s, '_> {
     ) -> Request<'s, &'s mut [T]> {
         let described = match of {
             Ok(described) => described,
-            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
+            Err(error) => return self.failed(error, Some(data)),
         };
         // SAFETY: the scope waits until the request has completed, before `'s` ends; the borrow is returned only after
         // completion.
@@ -297,7 +297,7 @@ impl<'s> Scope<'s, '_> {
         match start::<T, F>(self.world(), Some(self), described, given, data) {
             // SAFETY: lent above for `'s`; the completed collective has returned the buffer.
             Ok(under) => Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) }),
-            Err(error) => Request::over(Err(Failed { error, buffer: None })),
+            Err(error) => self.failed(error, None),
         }
     }
 }

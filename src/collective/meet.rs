@@ -3,10 +3,10 @@
 
 use super::group::{Group, Member};
 use super::history::CallId;
-use super::memory::Memory;
+use super::memory::CallBuffers;
 use super::running::Running;
 use super::signature::{Kind, Signature};
-use super::{Described, What, carry_out, reduction};
+use super::{Described, PlanSource, carry_out, reduction};
 use crate::messages::{Error, hold};
 use crate::provider::Provider;
 use crate::world::World;
@@ -51,7 +51,7 @@ impl World {
     /// Collective: all-gathers the four words that each rank passes to a split.
     pub(crate) fn gather_wishes(&self, mine: [u64; 4]) -> Result<Vec<[u64; 4]>, FabricError> {
         let mut wishes = vec![[0; 4]; self.size()];
-        let what = What::Planned(self.plan_to_gather(mine.len(), size_of::<u64>()));
+        let what = PlanSource::Planned(self.plan_to_gather(mine.len(), size_of::<u64>()));
         let described = Described { signature: Signature::without(Kind::Split), what, fold: reduction::Nothing };
         let called = self.call(described, &mine, wishes.as_flattened_mut());
         called.inspect_err(|_| self.tell_windows()).map_err(fabric_error)?;
@@ -143,7 +143,7 @@ impl World {
         let scratch = group.take_scratch::<u8>(plan.scratch).map_err(|error| group.stopped(Some(error)))?;
         // SAFETY: as in `carry`.
         let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
-        let memory = Memory::new(given, data, 1, scratch);
+        let memory = CallBuffers::new(given, data, 1, scratch);
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // The tag omits the history, so that messages match whichever call each rank makes.
         running.tag = CallId { history: 0, ..made }.tag();

@@ -8,7 +8,7 @@ use transom_launch::lock;
 use transom_shm_loopback::messages::{Bytes, Owner};
 
 /// The buffers behind the plan's places. Its creator keeps or lends them for the lifetime of this value.
-pub(super) struct Memory {
+pub(super) struct CallBuffers {
     given: Bytes,
     data: Bytes,
     scratch: Bytes,
@@ -74,11 +74,11 @@ unsafe impl Owner for Scratch {
 /// Largest supported alignment of elements, in bytes.
 pub(super) const ALIGNED: usize = align_of::<Line>();
 
-impl Memory {
+impl CallBuffers {
     /// Creates the memory of a collective. `given` is only read, `data` may be written; they must not overlap.
     /// `scratch` comes from a [`ScratchPool`].
-    pub fn new(given: Bytes, data: Bytes, element: usize, scratch: Bytes) -> Memory {
-        Memory { given, data, scratch, element }
+    pub fn new(given: Bytes, data: Bytes, element: usize, scratch: Bytes) -> CallBuffers {
+        CallBuffers { given, data, scratch, element }
     }
 
     /// Address and length in bytes of the elements of `span`.

@@ -43,11 +43,11 @@ use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
-use call_desc::{Described, What};
+use call_desc::{Described, PlanSource};
 use control::{Control, Making};
 use group::{Group, Member, Turn};
 use history::CallId;
-use memory::{Memory, ScratchPool};
+use memory::{CallBuffers, ScratchPool};
 use reduction::Fold;
 use running::{Progressed, Running};
 use shm::{Buffers, Stop};
@@ -178,12 +178,12 @@ impl World {
     fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
         let Described { signature, what, fold } = described;
         let what = match what {
-            What::Chosen(call, len) => {
+            PlanSource::Chosen(call, len) => {
                 let group = self.group()?;
                 if group.by_memory {
                     return self.straight(group, signature, call, buffers(given, data, &fold));
                 }
-                What::Chosen(call, len)
+                PlanSource::Chosen(call, len)
             }
             planned => planned,
         };
@@ -194,12 +194,12 @@ impl World {
     fn call_by_rules<T: Pod, F: Fold>(
         &self,
         signature: Signature,
-        what: What,
+        what: PlanSource,
         given: &[T],
         data: &mut [T],
         fold: F,
     ) -> Result<(), Error> {
-        if let What::Chosen(call, len) = what {
+        if let PlanSource::Chosen(call, len) = what {
             let group = self.group()?;
             let shape = self.shape::<T>(group, len);
             if let Some(by) = by_memory(group.rules()?, call, shape) {
@@ -271,7 +271,7 @@ impl World {
         }
         // SAFETY: `carry_out` returns, also by a panic, only when no part of the memory is lent.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        let memory = Memory::new(given, data, size_of::<T>(), scratch);
+        let memory = CallBuffers::new(given, data, size_of::<T>(), scratch);
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::group::{Backoff, Member};
 use super::history::CallId;
-use super::memory::Memory;
+use super::memory::CallBuffers;
 use super::reduction::Fold;
 use crate::messages::Error;
 use crate::messages::comm::COLLECTIVES;
@@ -21,7 +21,7 @@ pub(super) struct Running<F> {
     made: CallId,
     pub tag: u32,
     plan: Plan,
-    memory: Memory,
+    memory: CallBuffers,
     fold: F,
     /// Index of the current round, posted or not.
     round: usize,
@@ -51,7 +51,7 @@ pub(super) enum Progressed {
 }
 
 impl<F: Fold> Running<F> {
-    pub fn new(group: Arc<Member>, made: CallId, plan: Plan, memory: Memory, fold: F) -> Running<F> {
+    pub fn new(group: Arc<Member>, made: CallId, plan: Plan, memory: CallBuffers, fold: F) -> Running<F> {
         Running {
             tag: made.tag(),
             group,
@@ -206,7 +206,7 @@ impl<F: Fold> Running<F> {
         Some(panic)
     }
 
-    pub fn into_memory(self) -> Memory {
+    pub fn into_memory(self) -> CallBuffers {
         self.memory
     }
 }

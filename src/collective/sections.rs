@@ -1,6 +1,6 @@
 //! All-to-all of blocks that are described by sections of memory.
 
-use super::call_desc::{Described, Of, What};
+use super::call_desc::{Described, Of, PlanSource};
 use super::reduction::Fold;
 use super::signature::{Kind, Signature};
 use crate::messages::Error;
@@ -100,7 +100,11 @@ impl World {
         }
         let plan = all_to_all_sections(rank, (data, &to_each), (into, &of_each));
         let fold = Sections { given, taken, element: PhantomData };
-        Ok(Described { signature: Signature::of::<T>(Kind::AllToAllSections, 0), what: What::Planned(plan), fold })
+        Ok(Described {
+            signature: Signature::of::<T>(Kind::AllToAllSections, 0),
+            what: PlanSource::Planned(plan),
+            fold,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Reduction;
 use super::call_desc::{Described, Of, total};
 use super::group::Member;
-use super::memory::Memory;
+use super::memory::CallBuffers;
 use super::ragged::Ragged;
 use super::reduction::Fold;
 use super::running::{Running, Started};
@@ -42,6 +42,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ibarrier(&self) -> Request<'static, ()> {
         let none = || Vec::<u8>::new().hold();
         let started = self.of_barrier().and_then(|barrier| start::<u8, _>(self, None, barrier, none(), none()));
@@ -67,6 +68,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ibroadcast<T: Element>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
         self.owned(self.of_broadcast::<T>(root, data.len()), Vec::new(), data)
     }
@@ -86,6 +88,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ireduce<T: Element, R: Reduction<T> + 'static>(
         &self,
         root: Rank,
@@ -111,6 +114,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_reduce<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_all_reduce::<T, R>(data.len(), op), Vec::new(), data)
     }
@@ -133,6 +137,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iscan<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_scan::<T, R>(false, data.len(), op), Vec::new(), data)
     }
@@ -144,6 +149,7 @@ impl World {
     ///
     /// # Examples
     /// See [`iscan`](Self::iscan).
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iexscan<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_scan::<T, R>(true, data.len(), op), Vec::new(), data)
     }
@@ -163,6 +169,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ireduce_scatter<T: Element, R: Reduction<T> + 'static>(
         &self,
         data: Vec<T>,
@@ -188,6 +195,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ireduce_scatter_v<T: Element, R: Reduction<T> + 'static>(
         &self,
         data: Vec<T>,
@@ -213,6 +221,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn igather<T: Element>(&self, root: Rank, mine: Vec<T>) -> Request<'static, Vec<T>> {
         let all = if root == self.rank() { mine.len().checked_mul(self.size()) } else { Some(0) };
         self.owned_into(self.of_gather::<T>(root, mine.len(), all.unwrap_or(0)), mine, all)
@@ -235,6 +244,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn igather_v<T: Element>(&self, root: Rank, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let all = if root == self.rank() { total(counts) } else { Some(0) };
         self.owned_into(self.of_gather_v::<T>(root, mine.len(), counts, all.unwrap_or(0)), mine, all)
@@ -255,6 +265,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iscatter<T: Element>(&self, root: Rank, data: Vec<T>, len: usize) -> Request<'static, Vec<T>> {
         self.owned_into(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
     }
@@ -276,6 +287,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iscatter_v<T: Element>(&self, root: Rank, data: Option<Ragged<T>>, len: usize) -> Request<'static, Vec<T>> {
         let (data, counts) = data.map_or_else(Default::default, Ragged::into_parts);
         self.owned_into(self.of_scatter_v::<T>(root, data.len(), &counts, len), data, Some(len))
@@ -295,6 +307,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_gather<T: Element>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
         let all = mine.len().checked_mul(self.size());
         self.owned_into(self.of_all_gather::<T>(mine.len(), all.unwrap_or(0)), mine, all)
@@ -315,6 +328,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_gather_v<T: Element>(&self, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let all = total(counts);
         self.owned_into(self.of_all_gather_v::<T>(mine.len(), counts, all.unwrap_or(0)), mine, all)
@@ -334,6 +348,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_to_all<T: Element>(&self, data: Vec<T>) -> Request<'static, Vec<T>> {
         let len = data.len();
         self.owned_into(self.of_all_to_all::<T>(len, len), data, Some(len))
@@ -356,6 +371,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_to_all_v<T: Element>(&self, to_each: Ragged<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let (all, (data, given)) = (total(counts), to_each.into_parts());
         self.owned_into(self.of_all_to_all_v::<T>(&given, counts, all.unwrap_or(0)), data, all)
@@ -380,6 +396,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn iall_to_all_sections<T: Element>(
         &self,
         data: Vec<T>,
@@ -409,6 +426,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped collective completes, and its result is lost"]
     pub fn ineighbours<T: Element, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
         let len = data.len();
         self.owned_into(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
@@ -465,7 +483,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let scratch = group.take_scratch::<T>(plan.scratch).map_err(|error| group.refuse(error))?;
     let mut turn = group.enter()?;
     let made = group.begin_to_start(&mut turn, signature)?;
-    let memory = Memory::new(given, data, size_of::<T>(), scratch);
+    let memory = CallBuffers::new(given, data, size_of::<T>(), scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
         let id = core.start(Box::new(Started::new(running)));

@@ -171,6 +171,15 @@ pub enum Error {
         /// The rank on which the operation panicked.
         rank: Rank,
     },
+    /// One of several requests that were waited for together failed: the first in their order. `?` converts it to a
+    /// [`transom::Error::Request`](crate::Error::Request).
+    #[error("request {index} (from 0) of those waited for failed: {source}")]
+    Request {
+        /// The index of the request among those waited for; in [`Requests`](super::Requests), its number.
+        index: usize,
+        /// The error of the request.
+        source: Box<Error>,
+    },
     /// A window operation among the requests that were waited for failed. `?` converts it to the same
     /// [`transom::Error`](crate::Error) as the operation's own wait would have given.
     #[error(transparent)]
@@ -202,8 +211,13 @@ impl Error {
         match self {
             Error::PeerDied { rank } | Error::PeerLeft { rank } | Error::PeerLost { rank, .. } => Some(*rank),
             Error::Window(error) => error.lost_rank(),
+            Error::Request { source, .. } => source.lost_rank(),
             _ => None,
         }
+    }
+
+    pub(super) fn of_request(index: usize, source: Error) -> Self {
+        Error::Request { index, source: Box::new(source) }
     }
 }
 
@@ -223,6 +237,9 @@ impl From<Error> for crate::Error {
                 Ok(window) => return window,
                 Err(shared) => Error::Window(shared),
             },
+            Error::Request { index, source } => {
+                return crate::Error::Request { index, source: Box::new(crate::Error::from(*source)) };
+            }
             error => error,
         };
         crate::Error::other_lost(error, lost)

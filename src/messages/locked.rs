@@ -1,17 +1,23 @@
 //! State behind the lock of a progress engine: the channel, composite operations, and the tasks to wake when requests
 //! end.
 
+mod lending;
+mod news;
+
 use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
 use super::partitioned::Expected;
-use super::progress::Events;
 use super::transport::Transport;
+use lending::Lending;
+use news::Armed;
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Id, Status as Came, Waits};
 use transom_shm_loopback::messages::Bytes;
+
+pub(crate) use lending::Lender;
 
 pub(crate) type Engine = transom_channel::Engine<Transport>;
 
@@ -64,13 +70,6 @@ pub(crate) struct Core {
     pub looks: std::cell::Cell<usize>,
 }
 
-#[derive(Default)]
-pub(crate) struct Armed {
-    pub events: Option<Events>,
-    /// Wakers of tasks that wait for events, by task number.
-    wakers: BTreeMap<u64, Waker>,
-}
-
 /// Identifies a request of the program: one message, or a composite operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
@@ -101,19 +100,6 @@ pub(crate) trait Work: Send {
     fn give_up(&mut self, _core: &mut Core) {}
 }
 
-/// Requests whose buffers a scope lends. Requests whose results were taken are removed when the list exceeds `most`.
-#[derive(Default)]
-struct Lending {
-    open: bool,
-    requests: Vec<Key>,
-    /// Length that triggers the next sweep.
-    most: usize,
-}
-
-/// Index of an open scope.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lender(usize);
-
 /// Cause of a failed request.
 #[derive(Clone)]
 pub(crate) enum Fault {
@@ -137,9 +123,6 @@ struct Watch {
     /// Result of a composite operation. The channel keeps the result of a message.
     ended: Option<Ended>,
 }
-
-/// Smallest value of [`Lending::most`].
-const LENT: usize = 128;
 
 /// Time between two checks for dead ranks, in calls of any kind. A loop of short calls reports a death as soon as one
 /// long wait does.
@@ -232,68 +215,6 @@ impl Core {
         }
     }
 
-    /// Opens a scope.
-    pub fn open_scope(&mut self) -> Lender {
-        let free = self.scopes.iter().position(|scope| !scope.open).unwrap_or(self.scopes.len());
-        if free == self.scopes.len() {
-            self.scopes.push(Lending::default());
-        }
-        self.scopes[free].open = true;
-        Lender(free)
-    }
-
-    /// Registers a request whose buffers the scope lends.
-    #[inline]
-    pub fn lend(&mut self, Lender(scope): Lender, request: Key) {
-        let lending = &mut self.scopes[scope];
-        lending.requests.push(request);
-        if lending.requests.len() > lending.most {
-            self.sweep(scope);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn sweep(&mut self, scope: usize) {
-        let mut requests = std::mem::take(&mut self.scopes[scope].requests);
-        requests.retain(|key| self.is_under_way(*key) || self.has_ended(*key).is_some());
-        let most = (2 * requests.len()).max(LENT);
-        self.scopes[scope] = Lending { open: true, requests, most };
-    }
-
-    /// Requests whose buffers the scope lends.
-    pub fn lent(&self, Lender(scope): Lender) -> &[Key] {
-        &self.scopes[scope].requests
-    }
-
-    /// Closes a scope. No request that it lends is in flight, and no result will be taken. Returns the failure of the
-    /// first failed request whose result was not taken.
-    pub fn close_scope(&mut self, Lender(scope): Lender) -> Option<Fault> {
-        let mut failed = None;
-        let mut requests = std::mem::take(&mut self.scopes[scope].requests);
-        for key in requests.drain(..) {
-            // The results of most requests were taken, and the requests no longer exist.
-            if self.has_ended(key).is_some()
-                && let Some((Err(fault), _)) = self.ended(key)
-            {
-                failed.get_or_insert(fault);
-            }
-        }
-        requests.shrink_to(LENT);
-        self.scopes[scope] = Lending { open: false, requests, most: LENT };
-        failed
-    }
-
-    /// Drops the handle of a request whose buffer a scope lends. A send is forgotten as by [`forget`](Self::forget),
-    /// and a message that has ended well is discarded. Other requests stay in flight: the end of the scope waits for
-    /// them, and reports their failure.
-    pub fn leave_to_scope(&mut self, key: Key) {
-        match key {
-            Key::Message(id) if self.engine.is_sending(id) => self.forget(key),
-            _ => drop(self.ended_well(key)),
-        }
-    }
-
     /// Starts a composite operation whose result the program will take.
     pub fn start(&mut self, work: Box<dyn Work>) -> Key {
         let key = Key::Work(self.next_work);
@@ -375,42 +296,6 @@ impl Core {
         self.ready.extend(self.waiting.keys());
     }
 
-    /// Notifies the armed descriptor and tasks of an event.
-    #[inline]
-    pub fn happened(&mut self) {
-        if let Some(armed) = self.armed.take() {
-            self.tell(armed);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn tell(&mut self, armed: Armed) {
-        armed.events.iter().for_each(Events::tell);
-        self.news |= !armed.wakers.is_empty();
-        self.wakers.extend(armed.wakers.into_values());
-    }
-
-    /// Registers a task to wake at the next event, and numbers the task if it has no number yet. Returns the earlier
-    /// waker of the task, which the caller drops once the lock is released.
-    pub fn wake_at_news(&mut self, task: &mut Option<u64>, waker: Waker) -> Option<Waker> {
-        let task = *task.get_or_insert_with(|| {
-            self.tasks += 1;
-            self.tasks
-        });
-        self.armed.get_or_insert_default().wakers.insert(task, waker)
-    }
-
-    /// Removes a task that waits for events. The caller drops its waker once the lock is released.
-    pub fn ignore_news(&mut self, task: u64) -> Option<Waker> {
-        let armed = self.armed.as_mut()?;
-        let waker = armed.wakers.remove(&task);
-        if armed.events.is_none() && armed.wakers.is_empty() {
-            self.armed = None;
-        }
-        waker
-    }
-
     /// Records the end of a composite operation.
     fn end(&mut self, key: Key, ended: Ended) {
         self.happened();
@@ -432,17 +317,6 @@ impl Core {
     pub fn take_ended(&mut self) {
         if self.engine.has_ended() {
             self.end_messages();
-        }
-    }
-
-    /// Notifies the armed descriptor and tasks if pipes have new bytes, or if a call has let in more than its own
-    /// message.
-    #[cold]
-    #[inline(never)]
-    pub fn tell_news(&mut self) {
-        self.engine.hear_pipes();
-        if self.engine.take_news() {
-            self.happened();
         }
     }
 

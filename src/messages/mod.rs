@@ -285,6 +285,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
+    #[must_use = "wait for it, or `drop` it: a dropped send completes"]
     pub fn isend<T: Element, B: OwnedBuffer<T>>(
         &self,
         to: impl Into<Peer>,
@@ -298,6 +299,7 @@ impl World {
     ///
     /// # Errors
     /// The request reports the errors of [`ssend`](Self::ssend).
+    #[must_use = "wait for it, or `drop` it: a dropped send completes"]
     pub fn issend<T: Element, B: OwnedBuffer<T>>(
         &self,
         to: impl Into<Peer>,
@@ -337,7 +339,7 @@ impl World {
     ///             }
     ///         }
     ///     }
-    ///     going.wait_all().into_iter().try_for_each(|(_, sent)| sent.map(drop))?;
+    ///     going.wait_all()?;
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
@@ -391,6 +393,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
+    #[must_use = "wait for it: a dropped receive is withdrawn, or its message is lost"]
     pub fn irecv<T: Element>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Request<'static, Vec<T>> {
         let tags = tag.into();
         let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
@@ -416,6 +419,7 @@ impl World {
     /// assert_eq!(coming.wait()?, [7; 3]); // the capacity is still 1000
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it: a dropped receive is withdrawn, or its message is lost"]
     pub fn irecv_into<T: Element>(
         &self,
         from: impl Into<Source>,

@@ -63,6 +63,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped send completes"]
     pub fn isend_object<T: Serialize>(&self, to: impl Into<Peer>, tag: Tag<T>, value: &T) -> Request<'static, Vec<u8>> {
         match serialised(value) {
             Ok(bytes) => self.isend(to, Tag::<u8>::new(tag.number()), bytes),
@@ -112,6 +113,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it: a dropped receive is withdrawn, or its message is lost"]
     pub fn irecv_object<T: DeserializeOwned>(
         &self,
         from: impl Into<Source>,

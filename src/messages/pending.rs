@@ -1,5 +1,6 @@
 //! Waits for requests of any kinds and types together.
 
+use super::error::Error;
 use super::locked::{Core, Key};
 use super::persistent::Active;
 use super::progress_engine::ProgressEngine;
@@ -28,6 +29,9 @@ pub trait Sealed {
 
     /// Returns how the end of a request in flight becomes known.
     fn way(&self) -> Way;
+
+    /// Returns the error of a request that has ended. The request keeps its result.
+    fn failure(&mut self) -> Option<Error>;
 }
 
 /// Engine of a request in flight, and its key there; `None` if the wait must poll the request.
@@ -41,11 +45,15 @@ impl<B> Sealed for transom_windows::Request<'_, B> {
     fn way(&self) -> Way {
         Way(None)
     }
+
+    fn failure(&mut self) -> Option<Error> {
+        transom_windows::Request::failure(self).map(Error::Window)
+    }
 }
 
 /// Waits until a request has ended, in success or failure. Returns its index, the lowest if several have ended; `None`
 /// if the slice is empty. A wait for that request then returns at once. Leave the request out of the next call, which
-/// would otherwise return it again.
+/// would otherwise return it again. The request keeps its result, also an error, which its `wait` returns.
 ///
 /// The wait makes progress on messages and polls the provider for window operations. It sleeps if only messages and
 /// collectives are in flight. Requests to a rank that dies end with an error that names the rank.
@@ -80,6 +88,7 @@ impl<B> Sealed for transom_windows::Request<'_, B> {
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[must_use = "the request keeps its result, also an error, until a wait for it"]
 pub fn wait_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     wait_until("wait_any", requests, None)
 }
@@ -96,11 +105,17 @@ pub fn wait_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
 /// assert!(matches!(never.cancel(), Cancelled::Withdrawn(_)));
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[must_use = "the request keeps its result, also an error, until a wait for it"]
 pub fn wait_any_for(requests: &mut [&mut dyn Pending], time: Duration) -> Option<usize> {
     wait_until("wait_any_for", requests, Instant::now().checked_add(time))
 }
 
-/// Waits until all requests have ended, in success or failure. A wait for each of them then returns at once.
+/// Waits until all requests have ended, in success or failure. The requests keep their results: a wait for each of them
+/// then returns its buffer or error at once.
+///
+/// # Errors
+/// [`Error::Request`], with the index and the error of the first request that failed. All requests are waited for even
+/// so.
 ///
 /// # Examples
 /// ```
@@ -112,18 +127,19 @@ pub fn wait_any_for(requests: &mut [&mut dyn Pending], time: Duration) -> Option
 ///     let epoch = window.lock_shared(other)?;
 ///     let (mut sent, mut coming) = (world.isend(other, WORDS, vec![7]), world.irecv(other, WORDS));
 ///     let mut put = epoch.rput(0, vec![0.5; 4])?;
-///     transom::wait_all(&mut [&mut sent, &mut coming, &mut put]);
+///     transom::wait_all(&mut [&mut sent, &mut coming, &mut put])?;
 ///     assert_eq!(coming.wait()?, sent.wait()?);
 ///     assert_eq!(put.wait()?, [0.5; 4]);
 ///     epoch.unlock()
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-pub fn wait_all(requests: &mut [&mut dyn Pending]) {
+pub fn wait_all(requests: &mut [&mut dyn Pending]) -> Result<(), Error> {
     // Window operations go on while the call waits for a message.
-    for request in requests {
+    for request in &mut *requests {
         wait_until("wait_all", std::slice::from_mut(request), None);
     }
+    first_failure(requests)
 }
 
 /// Waits as [`wait_any`]. Returns the indices of all requests that have ended, in ascending order.
@@ -138,6 +154,7 @@ pub fn wait_all(requests: &mut [&mut dyn Pending]) {
 /// assert!(ended.contains(&1));
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[must_use = "the request keeps its result, also an error, until a wait for it"]
 pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     match wait_until("wait_some", requests, None) {
         Some(_) => ended(requests),
@@ -161,6 +178,7 @@ pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 /// assert_eq!(coming.wait()?, [42]);
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[must_use = "the request keeps its result, also an error, until a wait for it"]
 pub fn test_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     first(requests).or_else(|| {
         progress(requests);
@@ -179,6 +197,7 @@ pub fn test_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
 /// assert_eq!(transom::test_some(&mut [&mut put, &mut get]), [0, 1]); // this rank's own memory
 /// # Ok::<(), transom::Error>(())
 /// ```
+#[must_use = "the request keeps its result, also an error, until a wait for it"]
 pub fn test_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     match test_any(requests) {
         Some(_) => ended(requests),
@@ -186,24 +205,38 @@ pub fn test_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     }
 }
 
-/// Returns true if all requests have ended. The call does not wait: if not all have ended, it makes progress once.
+/// Returns true if all requests have ended. The call does not wait: if not all have ended, it makes progress once. The
+/// requests keep their results.
+///
+/// # Errors
+/// The errors of [`wait_all`], once all requests have ended.
 ///
 /// # Examples
 /// ```
 /// let world = transom::init()?;
 /// let (mut one, mut two) = (world.ibarrier(), world.iall_gather(vec![1]));
-/// while !transom::test_all(&mut [&mut one, &mut two]) {
+/// while !transom::test_all(&mut [&mut one, &mut two])? {
 ///     // ... compute ...
 /// }
 /// assert_eq!(two.wait()?, [1]);
 /// # Ok::<(), transom::Error>(())
 /// ```
-pub fn test_all(requests: &mut [&mut dyn Pending]) -> bool {
+pub fn test_all(requests: &mut [&mut dyn Pending]) -> Result<bool, Error> {
     let all = |requests: &mut [&mut dyn Pending]| requests.iter_mut().all(|request| request.has_ended());
-    all(requests) || {
+    if !all(requests) {
         progress(requests);
-        all(requests)
+        if !all(requests) {
+            return Ok(false);
+        }
     }
+    first_failure(requests).map(|()| true)
+}
+
+/// Returns the error of the first of some ended requests that failed.
+fn first_failure(requests: &mut [&mut dyn Pending]) -> Result<(), Error> {
+    let mut failures = requests.iter_mut().map(|request| request.failure()).enumerate();
+    let failure = failures.find_map(|(index, error)| Some(Error::of_request(index, error?)));
+    failure.map_or(Ok(()), Err)
 }
 
 fn first(requests: &mut [&mut dyn Pending]) -> Option<usize> {

@@ -166,6 +166,10 @@ impl<T: Pod> Sealed for Active<'_, T> {
     fn way(&self) -> Way {
         self.0.started.as_ref().map_or(Way(None), Sealed::way)
     }
+
+    fn failure(&mut self) -> Option<Error> {
+        self.0.started.as_mut()?.failure()
+    }
 }
 
 impl<T: Pod> Active<'_, T> {
@@ -186,7 +190,8 @@ impl<T: Pod> Active<'_, T> {
     /// requests starts all of them before the first wait.
     ///
     /// # Errors
-    /// The first error in the order of the requests. All requests are waited for even so.
+    /// [`Error::Request`], with the index and the error of the first request that failed. All requests are waited for
+    /// even so.
     ///
     /// # Examples
     /// ```
@@ -207,6 +212,8 @@ impl<T: Pod> Active<'_, T> {
     pub fn wait_all(active: impl IntoIterator<Item = Self>) -> Result<Vec<Status>, Error> {
         let started: Vec<_> = active.into_iter().collect();
         let ended: Vec<_> = started.into_iter().map(Self::wait).collect();
-        ended.into_iter().collect()
+        let status =
+            |(index, ended): (usize, Result<Status, Error>)| ended.map_err(|error| Error::of_request(index, error));
+        ended.into_iter().enumerate().map(status).collect()
     }
 }

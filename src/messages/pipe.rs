@@ -239,6 +239,7 @@ impl Pipe {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
+    #[must_use = "wait for it, or `drop` it: a dropped put completes"]
     pub fn start_put<B: OwnedBuffer<u8>>(&self, buffer: B) -> Request<'static, B> {
         let bytes = buffer.hold();
         let length = bytes.len();
@@ -254,6 +255,7 @@ impl Pipe {
     ///
     /// # Examples
     /// See [`start_put`](Self::start_put).
+    #[must_use = "wait for it: a dropped get is withdrawn, or its bytes are lost"]
     pub fn start_get(&self, into: Vec<u8>) -> Request<'static, Vec<u8>> {
         let bytes = into.hold();
         let room = bytes.len();

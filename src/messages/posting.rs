@@ -187,7 +187,10 @@ pub(super) fn request_receive<'a, L: RecvInto>(
         Err((into, Some(Ok(status)))) => Request::over(Ok((into.came(status.len), status))),
         Err((into, Some(Err(error)))) => {
             let buffer = Some(into.came(usize::MAX));
-            Request::over(Err(Failed { error, buffer }))
+            match scope {
+                Some(scope) => scope.failed(error, buffer),
+                None => Request::over(Err(Failed { error, buffer })),
+            }
         }
         Err((_, None)) => unreachable!("a completed receive has a message"),
     })

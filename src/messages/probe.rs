@@ -326,6 +326,7 @@ impl<T: Pod> Message<T> {
     }
 
     /// Starts to receive the message.
+    #[must_use = "wait for it: a dropped receive is withdrawn, or its message is lost"]
     pub fn irecv(mut self) -> Request<'static, Vec<T>> {
         let length = self.status.len * size_of::<T>();
         let room = hold::vector::<T>(length).map_or(RecvTarget::Allocate, |bytes| RecvTarget::Into(bytes, length));

@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::locked::{Ended, Key};
+use super::locked::{Ended, Key, Lender};
 use super::pending::{Sealed, Way};
 use super::posting::NOTHING;
 use super::progress_engine::ProgressEngine;
@@ -55,16 +55,15 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a dropped send completes; the data of a dropped receive is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B> {
-    pub(super) state: State<'a, B>,
+    pub(super) state: RequestState<'a, B>,
     back: Back<B>,
     /// The scope that lends its buffer.
     lent: PhantomData<&'a mut ()>,
 }
 
 /// Kept small, since a request is moved from frame to frame. What is rare is boxed, so that a message has two states.
-pub(super) enum State<'a, B> {
+pub(super) enum RequestState<'a, B> {
     UnderWay(Under<'a>),
     /// Result; `None` once the program has taken it.
     Over(Option<Over<'a, B>>),
@@ -74,21 +73,37 @@ pub(super) type Over<'a, B> = Result<(B, Status), Box<Rare<'a, B>>>;
 
 /// A request that is neither a message in flight nor successful.
 pub(super) enum Rare<'a, B> {
-    Failed(Failed<B>),
+    Failed(Failed<B>, Option<Unseen<'a>>),
     /// Window operation whose end no test or wait has found yet.
     Operation(Operation<'a, B>),
 }
 
-impl<'a, B> From<Result<(B, Status), Failed<B>>> for State<'a, B> {
+/// The failure of a request that a scope could not start. The end of the scope reports it, unless the program takes the
+/// result first.
+pub(super) struct Unseen<'a> {
+    comm: &'a Comm,
+    lender: Lender,
+    error: Option<Error>,
+}
+
+impl Drop for Unseen<'_> {
+    fn drop(&mut self) {
+        if let Some(error) = self.error.take() {
+            let _ = self.comm.hub.with(|core| core.note_failure(self.lender, error));
+        }
+    }
+}
+
+impl<'a, B> From<Result<(B, Status), Failed<B>>> for RequestState<'a, B> {
     #[inline(always)]
     fn from(result: Result<(B, Status), Failed<B>>) -> Self {
-        State::Over(Some(result.map_err(failed)))
+        RequestState::Over(Some(result.map_err(failed)))
     }
 }
 
 #[cold]
 fn failed<'a, B>(failed: Failed<B>) -> Box<Rare<'a, B>> {
-    Box::new(Rare::Failed(failed))
+    Box::new(Rare::Failed(failed, None))
 }
 
 /// Conversion of the engine's bytes into the result of the request.
@@ -148,12 +163,12 @@ pub enum Cancelled<'a, B> {
 
 impl<'a, B> Request<'a, B> {
     pub(crate) fn under_way(under: Under<'a>, back: fn(Bytes, usize) -> Option<B>) -> Self {
-        Request { state: State::UnderWay(under), back: Back::Buffer(back), lent: PhantomData }
+        Request { state: RequestState::UnderWay(under), back: Back::Buffer(back), lent: PhantomData }
     }
 
     /// Renames the call in errors and reports.
     pub(crate) fn called(mut self, call: Call) -> Self {
-        if let State::UnderWay(under) = &mut self.state {
+        if let RequestState::UnderWay(under) = &mut self.state {
             under.call = call;
         }
         self
@@ -161,6 +176,14 @@ impl<'a, B> Request<'a, B> {
 
     pub(crate) fn over(result: Result<(B, Status), Failed<B>>) -> Self {
         Request { state: result.into(), back: Back::Buffer(|_, _| None), lent: PhantomData }
+    }
+
+    /// A request that the scope could not start.
+    #[cold]
+    pub(super) fn unseen(failed: Failed<B>, comm: &'a Comm, lender: Lender) -> Self {
+        let unseen = Unseen { comm, lender, error: Some(failed.error.clone()) };
+        let state = RequestState::Over(Some(Err(Box::new(Rare::Failed(failed, Some(unseen))))));
+        Request { state, back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 
     /// Returns true if the request has ended, so that [`wait`](Self::wait) returns at once.
@@ -173,23 +196,25 @@ impl<'a, B> Request<'a, B> {
 
     pub(super) fn has_ended(&mut self) -> bool {
         match &mut self.state {
-            State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
-            State::Over(Some(Err(_))) => {
+            RequestState::UnderWay(under) => {
+                under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true)
+            }
+            RequestState::Over(Some(Err(_))) => {
                 self.operation().is_none_or(Operation::test) && {
                     self.end_operation();
                     true
                 }
             }
-            State::Over(_) => true,
+            RequestState::Over(_) => true,
         }
     }
 
     /// The window operation, if the request is one.
     fn operation(&mut self) -> Option<&mut Operation<'a, B>> {
         match &mut self.state {
-            State::Over(Some(Err(rare))) => match &mut **rare {
+            RequestState::Over(Some(Err(rare))) => match &mut **rare {
                 Rare::Operation(operation) => Some(operation),
-                Rare::Failed(_) => None,
+                Rare::Failed(..) => None,
             },
             _ => None,
         }
@@ -207,14 +232,14 @@ impl<'a, B> Request<'a, B> {
     /// Progress engine of the request, if it is in flight.
     pub(super) fn hub(&self) -> Option<*const ProgressEngine> {
         match &self.state {
-            State::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
+            RequestState::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
             _ => None,
         }
     }
 
     /// Makes progress once, if the request is in flight.
     pub(super) fn progress(&self) {
-        if let State::UnderWay(under) = &self.state {
+        if let RequestState::UnderWay(under) = &self.state {
             under.comm.hub.progress_now();
         }
     }
@@ -223,8 +248,8 @@ impl<'a, B> Request<'a, B> {
     /// [`test`](Self::test) has found its end: from [`Status::NOBODY`], of no elements.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
-            State::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
-            State::UnderWay(under) => {
+            RequestState::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
+            RequestState::UnderWay(under) => {
                 let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
             }
@@ -245,11 +270,11 @@ impl<'a, B> Request<'a, B> {
     /// # Errors
     /// The errors of [`wait`](Self::wait).
     pub fn wait_status(mut self) -> Result<(B, Status), Failed<B>> {
-        if let State::UnderWay(Under { comm, id, element, .. }) = &self.state {
+        if let RequestState::UnderWay(Under { comm, id, element, .. }) = &self.state {
             // The cheaper path comes first: most requests have ended well, since one progress call ends many.
             if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
                 let result = well(comm, came, bytes, *element, self.back);
-                self.state = State::Over(None);
+                self.state = RequestState::Over(None);
                 return result;
             }
             self.wait_long();
@@ -259,7 +284,7 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(never)]
     fn wait_long(&mut self) {
-        let State::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else {
+        let RequestState::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else {
             return self.end_operation();
         };
         if let Some((came, bytes)) = source.and_then(|source| comm.hub.receive_posted(source, *id)) {
@@ -284,12 +309,12 @@ impl<'a, B> Request<'a, B> {
     /// The request itself, if it has not ended in `time`.
     pub fn wait_status_for(mut self, time: Duration) -> Result<Result<(B, Status), Failed<B>>, Self> {
         if self.operation().is_some()
-            && let State::Over(Some(Err(rare))) = std::mem::replace(&mut self.state, State::Over(None))
+            && let RequestState::Over(Some(Err(rare))) = std::mem::replace(&mut self.state, RequestState::Over(None))
             && let Rare::Operation(operation) = *rare
         {
             return operation.wait_for(time).map(of_operation).map_err(Request::from);
         }
-        if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
+        if let RequestState::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
             let until = Instant::now().checked_add(time);
             let ended = match until {
                 Some(until) => comm.hub.wait_until(call, *awaited, until, |core| core.ended(*id)).transpose(),
@@ -306,12 +331,12 @@ impl<'a, B> Request<'a, B> {
     /// Withdraws a receive that has no message. Either the receive takes no message, or it keeps the message that it
     /// has matched.
     pub fn cancel(mut self) -> Cancelled<'a, B> {
-        let State::UnderWay(under) = &self.state else { return Cancelled::TooLate(self) };
+        let RequestState::UnderWay(under) = &self.state else { return Cancelled::TooLate(self) };
         let withdrawn = under.comm.hub.with(|core| core.withdraw(under.id));
         match withdrawn {
             Ok(Some(bytes)) => {
                 let back = self.back;
-                self.state = State::Over(None);
+                self.state = RequestState::Over(None);
                 Cancelled::Withdrawn(as_given(bytes, back))
             }
             _ => Cancelled::TooLate(self),
@@ -322,7 +347,8 @@ impl<'a, B> Request<'a, B> {
     /// of them before the first wait.
     ///
     /// # Errors
-    /// The first error in the order of the requests. All requests are waited for even so.
+    /// [`Error::Request`], with the index and the error of the first request that failed, and its buffer. All requests
+    /// are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
         // Collected first: a peer of the first request may wait for one of the later requests.
         let mut started: Vec<_> = requests.into_iter().collect();
@@ -334,8 +360,9 @@ impl<'a, B> Request<'a, B> {
             rest.first_mut().into_iter().for_each(Self::wait_long);
         }
         let mut buffers = Vec::with_capacity(started.len());
-        for request in &mut started {
-            buffers.push(request.take()?.0);
+        for (index, request) in started.iter_mut().enumerate() {
+            let failed = |Failed { error, buffer }| Failed { error: Error::of_request(index, error), buffer };
+            buffers.push(request.take().map_err(failed)?.0);
         }
         Ok(buffers)
     }
@@ -343,13 +370,16 @@ impl<'a, B> Request<'a, B> {
     /// Takes the results of the leading requests that have ended well, as far as they share one engine. Returns the
     /// length of the prefix that is over.
     fn take_row(requests: &mut [Self]) -> usize {
-        let is_over = |request: &mut Self| matches!(request.state, State::Over(_)) && request.operation().is_none();
+        let is_over =
+            |request: &mut Self| matches!(request.state, RequestState::Over(_)) && request.operation().is_none();
         let mut over = requests.iter_mut().map(is_over).take_while(|is_over| *is_over).count();
-        let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
+        let Some(Request { state: RequestState::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else {
+            return over;
+        };
         let hub = comm.hub.clone();
         let _ = hub.with(|core| {
             for request in &mut requests[over..] {
-                let State::UnderWay(Under { comm, id, element, .. }) = &request.state else { break };
+                let RequestState::UnderWay(Under { comm, id, element, .. }) = &request.state else { break };
                 if !Arc::ptr_eq(&hub, &comm.hub) {
                     break;
                 }
@@ -366,13 +396,13 @@ impl<'a, B> Request<'a, B> {
     }
 
     fn end(&mut self, ended: Result<Ended, Error>) {
-        let State::UnderWay(under) = &self.state else { return };
+        let RequestState::UnderWay(under) = &self.state else { return };
         self.state = outcome(&under.comm, ended, under.element, self.back).into();
     }
 
     #[inline(always)]
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
-        let State::Over(over) = &mut self.state else { unreachable!("was waited for") };
+        let RequestState::Over(over) = &mut self.state else { unreachable!("was waited for") };
         match over.take() {
             Some(Ok(over)) => Ok(over),
             Some(Err(rare)) => rare.end(),
@@ -387,7 +417,10 @@ impl<B> Rare<'_, B> {
     #[inline(never)]
     fn end(self) -> Result<(B, Status), Failed<B>> {
         match self {
-            Rare::Failed(failed) => Err(failed),
+            Rare::Failed(failed, unseen) => {
+                unseen.into_iter().for_each(|mut unseen| unseen.error = None);
+                Err(failed)
+            }
             Rare::Operation(operation) => of_operation(operation.wait()),
         }
     }
@@ -403,7 +436,7 @@ fn of_operation<B>(ended: Result<B, crate::Error>) -> Result<(B, Status), Failed
 
 impl<'a, B> From<Operation<'a, B>> for Request<'a, B> {
     fn from(operation: Operation<'a, B>) -> Self {
-        let state = State::Over(Some(Err(Box::new(Rare::Operation(operation)))));
+        let state = RequestState::Over(Some(Err(Box::new(Rare::Operation(operation)))));
         Request { state, back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 }
@@ -415,8 +448,22 @@ impl<B> Sealed for Request<'_, B> {
 
     fn way(&self) -> Way {
         match &self.state {
-            State::UnderWay(under) => Way(Some((under.comm.hub.clone(), under.id))),
+            RequestState::UnderWay(under) => Way(Some((under.comm.hub.clone(), under.id))),
             _ => Way(None),
+        }
+    }
+
+    fn failure(&mut self) -> Option<Error> {
+        self.wait_long();
+        match &mut self.state {
+            RequestState::Over(Some(Err(rare))) => match &mut **rare {
+                Rare::Failed(failed, unseen) => {
+                    unseen.iter_mut().for_each(|unseen| unseen.error = None);
+                    Some(failed.error.clone())
+                }
+                Rare::Operation(_) => None,
+            },
+            _ => None,
         }
     }
 }
@@ -482,10 +529,10 @@ fn buffer<B>(
 impl Request<'static, Vec<u8>> {
     /// Converts to a request for the value that is made from the received bytes.
     pub(crate) fn of_value<T>(mut self, value: fn(Vec<u8>, Status) -> Result<T, Error>) -> Request<'static, T> {
-        let state = match std::mem::replace(&mut self.state, State::Over(None)) {
-            State::UnderWay(under) => State::UnderWay(under),
-            State::Over(None) => State::Over(None),
-            State::Over(Some(over)) => value_of(over.or_else(|rare| rare.end()), value).into(),
+        let state = match std::mem::replace(&mut self.state, RequestState::Over(None)) {
+            RequestState::UnderWay(under) => RequestState::UnderWay(under),
+            RequestState::Over(None) => RequestState::Over(None),
+            RequestState::Over(Some(over)) => value_of(over.or_else(|rare| rare.end()), value).into(),
         };
         Request { state, back: Back::Value(value), lent: PhantomData }
     }
@@ -502,7 +549,7 @@ fn value_of<T>(
 
 impl<B> Drop for Request<'_, B> {
     fn drop(&mut self) {
-        if let State::UnderWay(under) = &self.state {
+        if let RequestState::UnderWay(under) = &self.state {
             let _ = under.comm.hub.with(|core| match under.comm {
                 Cow::Borrowed(_) => core.leave_to_scope(under.id),
                 Cow::Owned(_) => core.forget(under.id),
@@ -514,9 +561,9 @@ impl<B> Drop for Request<'_, B> {
 impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::UnderWay(under) => write!(f, "{} in flight", under.call),
-            State::Over(Some(Err(rare))) if let Rare::Operation(operation) = &**rare => operation.fmt(f),
-            State::Over(_) => f.write_str("a request that has ended"),
+            RequestState::UnderWay(under) => write!(f, "{} in flight", under.call),
+            RequestState::Over(Some(Err(rare))) if let Rare::Operation(operation) = &**rare => operation.fmt(f),
+            RequestState::Over(_) => f.write_str("a request that has ended"),
         }
     }
 }
@@ -528,7 +575,7 @@ impl<B> Future for Request<'_, B> {
     type Output = Done<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<B>> {
-        if let State::UnderWay(under) = &self.state {
+        if let RequestState::UnderWay(under) = &self.state {
             let (hub, id) = (under.comm.hub.clone(), under.id);
             hub.progress_now();
             // The waker runs code of the program: it is cloned and dropped while the lock is free.

@@ -1,9 +1,10 @@
 //! Sets of requests, returned in the order in which they end.
 
 use super::ended_lists::ListId;
+use super::error::{Error, Failed};
 use super::pending::{Sealed, Ways};
 use super::progress_engine::ProgressEngine;
-use super::request::{Call, Done, Request, State, Under};
+use super::request::{Call, Done, Request, RequestState, Under};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -174,7 +175,7 @@ impl<'a, B> Requests<'a, B> {
     /// if the request has already ended.
     fn enlist(&mut self, slot: usize) -> bool {
         let Some((_, request)) = &mut self.slots[slot] else { return true };
-        let State::UnderWay(Under { comm, id, .. }) = &request.state else {
+        let RequestState::UnderWay(Under { comm, id, .. }) = &request.state else {
             let ended = request.has_ended();
             if !ended {
                 self.polled.push_back(slot);
@@ -261,12 +262,20 @@ impl<'a, B> Requests<'a, B> {
         ways.wait("wait_any", until, || self.ended())
     }
 
-    /// Waits for all remaining requests, and returns their results in the order of their numbers.
-    pub fn wait_all(mut self) -> Vec<(usize, Done<B>)> {
-        let mut done: Vec<_> =
+    /// Waits for all remaining requests, and returns their numbers and buffers in the order of their numbers.
+    ///
+    /// # Errors
+    /// [`Error::Request`], with the number and the error of the first request that failed, and its buffer. All requests
+    /// are waited for even so. [`wait_any`](Self::wait_any) returns the result of each.
+    pub fn wait_all(mut self) -> Result<Vec<(usize, B)>, Failed<B>> {
+        let mut ended: Vec<_> =
             self.slots.drain(..).flatten().map(|(number, request)| (number, request.wait())).collect();
-        done.sort_by_key(|(number, _)| *number);
-        done
+        ended.sort_by_key(|(number, _)| *number);
+        let buffer = |(number, ended): (usize, Done<B>)| match ended {
+            Ok(buffer) => Ok((number, buffer)),
+            Err(Failed { error, buffer }) => Err(Failed { error: Error::of_request(number, error), buffer }),
+        };
+        ended.into_iter().map(buffer).collect()
     }
 }
 

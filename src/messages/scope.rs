@@ -156,7 +156,7 @@ impl Drop for Ending<'_, '_, '_> {
 ///     let epoch = window.lock_shared(other)?;
 ///     let (edge, mut came, mut fetched) = ([0.5 + me as f64; 2], [0.0; 2], [0.0; 2]);
 ///     world.scope(|scope| {
-///         drop(scope.isend(other, EDGE, &edge));
+///         scope.isend(other, EDGE, &edge);
 ///         let mut coming = scope.irecv(other, EDGE, &mut came);
 ///         let mut fetch = scope.get(&epoch, 0, &mut fetched)?;
 ///         let first = transom::wait_any(&mut [&mut coming, &mut fetch]);
@@ -199,7 +199,7 @@ impl<'s> Scope<'s, '_> {
         let to = match self.comm.target(to) {
             Ok(Some(to)) => to,
             Ok(None) => return Request::over(Ok((data, NOTHING))),
-            Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
+            Err(error) => return self.failed(error, Some(data)),
         };
         if !sync && let Some(status) = send_now(&self.comm, to, tag, bytemuck::cast_slice(data)) {
             return Request::over(Ok((data, status)));
@@ -211,7 +211,7 @@ impl<'s> Scope<'s, '_> {
             unsafe { hold::lent(&bytes) }
         };
         let started = request_send(&self.comm, Some(self), to, tag, bytes, sync, back);
-        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: Some(data) })))
+        started.unwrap_or_else(|error| self.failed(error, Some(data)))
     }
 
     /// Starts to receive into elements that the program lends to the scope. The request returns the elements received,
@@ -228,12 +228,19 @@ impl<'s> Scope<'s, '_> {
         let select = match self.comm.select(from.into(), tag.into().number()) {
             Ok(Some(select)) => select,
             Ok(None) => return Request::over(Ok((&mut into[..0], NOTHING))),
-            Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
+            Err(error) => return self.failed(error, Some(into)),
         };
         // SAFETY: the scope waits for the request before `'s` ends. The borrow is handed out again only after that.
         let into = unsafe { Lent::new(into) };
         let started = request_receive(&self.comm, Some(self), select, into);
-        started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
+        started.unwrap_or_else(|error| self.failed(error, None))
+    }
+
+    /// A request that could not be started. The end of the scope reports the error, unless the program takes the result
+    /// first.
+    #[cold]
+    pub(crate) fn failed<B>(&'s self, error: Error, buffer: Option<B>) -> Request<'s, B> {
+        Request::unseen(Failed { error, buffer }, &self.comm, self.lender)
     }
 
     pub(crate) fn world(&self) -> &World {

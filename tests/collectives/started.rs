@@ -357,8 +357,8 @@ fn interleaved_collectives_give_defined_results() {
         if me == 0 {
             world.barrier().unwrap();
         }
-        for (number, done) in requests.wait_all() {
-            assert_eq!(done.unwrap(), [number * n, n]);
+        for (number, sums) in requests.wait_all().unwrap() {
+            assert_eq!(sums, [number * n, n]);
         }
         if me > 0 {
             world.barrier().unwrap();

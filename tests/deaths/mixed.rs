@@ -60,10 +60,12 @@ fn mixed_wait_names_the_dead_rank() {
         let mut coming = world.irecv(VICTIM, NEVER);
         match target.rget(0, 1) {
             Ok(mut word) => {
-                wait_all(&mut [&mut word, &mut coming]);
+                let ended = wait_all(&mut [&mut word, &mut coming]);
+                assert!(matches!(ended, Err(Error::Request { .. })), "the receive fails");
+                names_the_victim(ended);
                 let _ = word.wait();
             }
-            Err(_) => wait_all(&mut [&mut coming]),
+            Err(_) => names_the_victim(wait_all(&mut [&mut coming])),
         }
         names_the_victim(coming.wait());
         assert!(begun.elapsed() < ranks::within(3 * IN_TIME), "it took {:?}", begun.elapsed());

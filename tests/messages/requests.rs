@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
-use transom::World;
 use transom::collective::Reduction;
 use transom::messages::{Active, Cancelled, Error, Failed, Persistent, Request, Requests, Source, Status, Tag};
+use transom::{Pending, Window, World};
 
 const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
@@ -128,8 +128,8 @@ fn requests_complete_in_every_kind_of_wait() {
             all.push(world.irecv(to, TWO));
             drop(world.isend(to, TWO, vec![to as u64]));
         }
-        let ended = all.wait_all();
-        assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
+        let ended = all.wait_all().unwrap();
+        assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got == [rank as u64]));
         assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
     });
 }
@@ -507,6 +507,108 @@ fn restarted_persistent_messages_arrive() {
     });
 }
 
+/// Four requests, of which the second and the last name a rank that does not exist.
+fn four(world: &World) -> [Request<'static, Vec<u64>>; 4] {
+    let (me, size) = (world.rank(), world.size());
+    [world.isend(me, TWO, vec![1]), world.isend(size, TWO, vec![2]), world.irecv(me, TWO), world.irecv(size + 1, TWO)]
+}
+
+#[test]
+fn failed_wait_all_names_the_first_failure() {
+    on(&[1, 2], "failed_wait_all_names_the_first_failure", |world| {
+        let size = world.size();
+        let is_second = |error: &Error| match error {
+            Error::Request { index: 1, source } => matches!(**source, Error::NoSuchRank { rank, .. } if rank == size),
+            _ => false,
+        };
+        let message = format!("request 1 (from 0) of those waited for failed: there is no rank {size}: ranks are 0 to");
+        // The requests keep their results.
+        let [mut sent, mut no_send, mut coming, mut no_receive] = four(&world);
+        let all: &mut [&mut dyn Pending] = &mut [&mut sent, &mut no_send, &mut coming, &mut no_receive];
+        let error = transom::wait_all(all).unwrap_err();
+        assert!(is_second(&error) && error.to_string().starts_with(&message), "{error}");
+        assert!(is_second(&transom::test_all(all).unwrap_err()) && is_second(&transom::wait_all(all).unwrap_err()));
+        assert_eq!((sent.wait().unwrap(), coming.wait().unwrap()), (vec![1], vec![1]));
+        let failed = no_send.wait().unwrap_err();
+        assert!(matches!(failed.error, Error::NoSuchRank { .. }) && failed.buffer == Some(vec![2]), "{failed}");
+        assert!(matches!(no_receive.wait().unwrap_err().error, Error::NoSuchRank { .. }));
+
+        let failed = Request::wait_all(four(&world)).unwrap_err();
+        assert!(is_second(&failed.error) && failed.buffer == Some(vec![2]), "{failed}");
+        let failed = Requests::from_iter(four(&world)).wait_all().unwrap_err();
+        assert!(is_second(&failed.error) && failed.buffer == Some(vec![2]), "{failed}");
+        // `?` keeps the index and the line of the program.
+        let error = transom::Error::from(failed);
+        assert!(matches!(error, transom::Error::Request { index: 1, .. }));
+        assert!(error.to_string().starts_with(&message) && format!("{error:?}").contains("requests.rs:"), "{error:?}");
+        assert!(matches!(error.downcast_ref(), Some(Error::NoSuchRank { .. })), "{error}");
+    });
+}
+
+/// The compiler checks it: without the attributes, requests of the world would be dropped without a warning.
+#[test]
+#[deny(unused_must_use, unfulfilled_lint_expectations)]
+fn requests_of_a_scope_need_no_use() {
+    on(&[1], "requests_of_a_scope_need_no_use", |world| {
+        let (own, mut got, mut sums, mut read) = ([3], [0], [1], [7]);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let epoch = window.lock_shared(0).unwrap();
+        let scoped = world.scope(|scope| {
+            scope.irecv(0, ONE, &mut got);
+            scope.isend(0, ONE, &own);
+            scope.iall_reduce(&mut sums, transom::Op::Sum);
+            scope.get(&epoch, 0, &mut read)?;
+            Ok::<(), transom::Error>(())
+        });
+        scoped.unwrap();
+        assert_eq!((got, sums, read), ([3], [1], [0]));
+        #[expect(unused_must_use, reason = "the dropped receive is withdrawn")]
+        world.irecv(0, ONE);
+        #[expect(unused_must_use, reason = "the dropped barrier completes")]
+        world.ibarrier();
+    });
+}
+
+#[test]
+fn scope_end_reports_requests_that_did_not_start() {
+    on(&[1, 2], "scope_end_reports_requests_that_did_not_start", |world| {
+        let size = world.size();
+        let (own, mut got, mut sums, mut own_got) = ([3_u64], [0], [0], [0]);
+        let ended: [Result<(), Error>; 4] = [
+            world.scope(|scope| {
+                scope.isend(size, ONE, &own);
+                Ok(())
+            }),
+            world.scope(|scope| {
+                scope.irecv(size, ONE, &mut got);
+                Ok(())
+            }),
+            world.scope(|scope| {
+                scope.ibroadcast(size, &mut sums);
+                Ok(())
+            }),
+            world.scope(|scope| {
+                scope.irecv(world.rank(), TWO, &mut own_got);
+                scope.issend(world.rank(), TWO, &own);
+                scope.isend(size, ONE, &own);
+                Ok(())
+            }),
+        ];
+        for (number, ended) in ended.into_iter().enumerate() {
+            let error = ended.expect_err("the request names a rank that does not exist");
+            assert!(matches!(error, Error::NoSuchRank { rank, .. } if rank == size), "scope {number}: {error}");
+        }
+        // The program takes the results.
+        let taken: Result<(), Error> = world.scope(|scope| {
+            assert_eq!(scope.isend(size, ONE, &own).wait().unwrap_err().buffer, Some(&own[..]));
+            let mut request = scope.isend(size, ONE, &own);
+            assert!(transom::wait_all(&mut [&mut request]).is_err());
+            Ok(())
+        });
+        taken.unwrap();
+    });
+}
+
 #[test]
 fn persistent_messages_complete_in_one_wait_all() {
     on(&[1, 2, 4], "persistent_messages_complete_in_one_wait_all", |world| {
@@ -525,7 +627,8 @@ fn persistent_messages_complete_in_one_wait_all() {
         let mut short = world.recv_init(before, TWO, vec![0]).unwrap();
         let all = std::iter::once(&mut short).chain(&mut coming).chain(&mut going);
         let error = Active::wait_all(all.map(|message: &mut Persistent<u64>| message.start().unwrap())).unwrap_err();
-        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+        let Error::Request { index: 0, source } = error else { panic!("{error}") };
+        assert!(matches!(*source, Error::Truncated { .. }), "{source}");
         assert_eq!(coming[2].buffer().unwrap(), [7; 3]);
         longer.wait().unwrap();
     });

@@ -40,7 +40,7 @@ const TAKES: [(&str, Take); 6] = [
     ("wait_any_for", |left| wait_any_for(left, Duration::from_secs(60)).into_iter().collect()),
     ("wait_some", |left| wait_some(left)),
     ("wait_all", |left| {
-        wait_all(left);
+        wait_all(left).unwrap();
         (0..left.len()).collect()
     }),
     ("test_any", |left| test_any(left).into_iter().collect()),
@@ -69,9 +69,9 @@ fn requests_of_three_types_end_in_one_wait() {
             }
             ended.sort_unstable();
             assert_eq!(ended, [0, 1, 2, 3, 4], "{what} of {len}");
-            assert!(wait_any(&mut []).is_none() && wait_some(&mut []).is_empty() && test_all(&mut []));
+            assert!(wait_any(&mut []).is_none() && wait_some(&mut []).is_empty() && test_all(&mut []).unwrap());
             assert!(
-                test_all(&mut [&mut sent, &mut edge, &mut get, &mut put, &mut sum]),
+                test_all(&mut [&mut sent, &mut edge, &mut get, &mut put, &mut sum]).unwrap(),
                 "completed request became incomplete"
             );
             assert_eq!(edge.wait().unwrap(), vec![before as f64; len]);
@@ -116,7 +116,7 @@ fn mixed_set_returns_messages_and_operations() {
                         got[number] = Some(buffer);
                     }
                 }
-                _ => all.wait_all().into_iter().for_each(|(number, ended)| got[number] = Some(ended.unwrap())),
+                _ => all.wait_all().unwrap().into_iter().for_each(|(number, buffer)| got[number] = Some(buffer)),
             }
             let expected = [
                 vec![100 + before as u64; len],
@@ -270,9 +270,11 @@ fn message_ends_wait_beside_held_operation() {
             assert_eq!(test_any(&mut [&mut word, &mut coming]).filter(|first| *first == 0), None);
             let mut sent = world.isend(other, WORD, vec![3; len]);
             assert_eq!(wait_any(&mut [&mut word, &mut coming]), Some(1));
-            assert!(!test_all(&mut [&mut word, &mut coming]) && test_some(&mut [&mut word, &mut coming]) == [1]);
+            assert!(
+                !test_all(&mut [&mut word, &mut coming]).unwrap() && test_some(&mut [&mut word, &mut coming]) == [1]
+            );
             assert_eq!(coming.wait().unwrap(), vec![3; len]);
-            wait_all(&mut [&mut sent]);
+            wait_all(&mut [&mut sent]).unwrap();
             // The same from a set.
             let mut set = Requests::new();
             set.push(word);
@@ -312,7 +314,7 @@ fn operation_ends_wait_beside_silent_message() {
             assert_eq!(wait_any_for(both, Duration::from_millis(1)), None);
             assert_eq!(wait_any_for(both, Duration::from_secs(60)), Some(1));
         });
-        late(&|mut word| wait_all(&mut [&mut word]));
+        late(&|mut word| wait_all(&mut [&mut word]).unwrap());
         late(&|word| {
             let mut set: Requests<'_, _> = [Request::from(word), never()].into_iter().collect();
             assert_eq!(set.wait_any().unwrap().1.unwrap(), [41, 42]);

@@ -41,7 +41,7 @@ fn waiting_calls_report_source_and_tag() {
     let other = "(a message with tag 6 from rank 1 has arrived, which does not match)";
     for place in [
         &format!("in recv with tag 5 {other} for rank 1"),
-        &format!("in recv with tag 5 {other}\n"),
+        &format!("in recv with tag 5 {other}, called at "),
         &format!("in irecv with tag 5 {other} for rank 1"),
         &format!("in probe with tag 5 {other} for rank 1"),
         "in the end of a scope, for a receive with tag 5 from rank 1",

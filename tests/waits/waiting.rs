@@ -32,8 +32,9 @@ fn said(outcome: &Outcome, rank: usize) -> Vec<String> {
     output.lines().filter(|line| line.starts_with("transom: rank")).map(str::to_owned).collect()
 }
 
-/// The line without its time, which varies.
+/// The report without its time, which varies, and without the place of the call.
 fn without_time(line: &str) -> String {
+    let line = line.split_once(", called at ").map_or(line, |(line, _)| line);
     let words: Vec<&str> = line.split(' ').collect();
     words.iter().enumerate().filter(|(nth, _)| *nth != 5).map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
 }
@@ -67,6 +68,37 @@ fn long_wait_is_reported_once_with_its_peer() {
     let fence = "transom: rank 0 has waited in fence of window 0 for rank 1";
     let signal = "transom: rank 0 has waited in wait_until of signal 2 of window 0";
     assert_eq!(lines, [fence, signal], "{said:?}");
+}
+
+#[test]
+fn wait_report_names_line_process_and_host() {
+    if ranks::over_network() {
+        return; // the times are of shared memory
+    }
+    let first_line = line!() + 9;
+    let ran = run("wait_report_names_line_process_and_host", 2, "0.2", |world| {
+        println!("process {}.", std::process::id());
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(600));
+            world.send(0, Tag::new(1), &[7_u8]).unwrap();
+            std::thread::sleep(Duration::from_millis(600));
+        } else {
+            world.recv(1, Tag::<u8>::new(1)).unwrap();
+        }
+        window.fence().unwrap();
+    });
+    let Some(outcome) = ran else { return };
+    assert!(outcome.success(), "{outcome}");
+    let output = String::from_utf8_lossy(outcome.output(0)).into_owned();
+    let process = output.split_once("process ").and_then(|(_, rest)| rest.split_once('.')).expect("rank 0 prints it").0;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let said = said(&outcome, 0);
+    for (line, call) in [(first_line, "recv"), (first_line + 2, "fence")] {
+        let place = format!("tests/waits/waiting.rs:{line} (process {process} on {})", host.trim_end());
+        let is_there = |said: &String| said.contains(&format!(" in {call} ")) && said.ends_with(&place);
+        assert!(said.iter().any(is_there), "{place}: {said:?}");
+    }
 }
 
 /// Two ranks that take two locks in different order: the report of each names the other.

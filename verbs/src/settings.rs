@@ -1,6 +1,6 @@
 //! User settings, read from the [variables](crate::variables).
 
-use crate::values::{Choice, Mtu, NotifyBy, Partition, Place, Places, Timeout, Within};
+use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, RailName, Timeout, Within};
 use crate::variables as set;
 use ibverbs_sys::*;
 use std::time::Duration;
@@ -20,9 +20,9 @@ const REGCACHE_BYTES: u32 = 256 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     /// Named rails, in order; empty for every port similar to the first.
-    pub named: Vec<Place>,
+    pub named: Vec<RailName>,
     /// Device, port and GID for rails that do not name them; see [`at`](Self::at).
-    pub place: Place,
+    pub place: RailName,
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
     /// Traffic class of packets with a GRH: DSCP and ECN of RoCE.
@@ -70,7 +70,7 @@ impl Settings {
     pub fn from_env(messages: &Config) -> Result<Self, VariableError> {
         Ok(Settings {
             named: set::DEVICE.get::<Places>()?.map_or(Vec::new(), |places| places.0),
-            place: Place {
+            place: RailName {
                 device: None,
                 port: set::PORT.get::<Within<1, 254>>()?.map(|port| port.0 as u8),
                 gid: set::GID.get::<Within<0, 255>>()?.map(|gid| gid.0 as u8),
@@ -93,9 +93,9 @@ impl Settings {
     }
 
     /// The settings of a named rail.
-    pub fn at(&self, place: &Place) -> Settings {
-        let Place { device, port, gid } = place.clone();
-        let place = Place { device, port: port.or(self.place.port), gid: gid.or(self.place.gid) };
+    pub fn at(&self, place: &RailName) -> Settings {
+        let RailName { device, port, gid } = place.clone();
+        let place = RailName { device, port: port.or(self.place.port), gid: gid.or(self.place.gid) };
         Settings { place, ..self.clone() }
     }
 
@@ -123,10 +123,10 @@ mod tests {
     /// Common settings apply to rails that do not name their own.
     #[test]
     fn named_port_and_gid_override_the_common_ones() {
-        let all = Settings { place: Place { device: None, port: Some(2), gid: Some(5) }, ..Settings::default() };
+        let all = Settings { place: RailName { device: None, port: Some(2), gid: Some(5) }, ..Settings::default() };
         let at = |text: &str| all.at(&place(text).unwrap()).place;
-        assert_eq!(at("a"), Place { device: Some("a".into()), port: Some(2), gid: Some(5) });
-        assert_eq!(at("a:1"), Place { device: Some("a".into()), port: Some(1), gid: Some(5) });
-        assert_eq!(at("a:1:0"), Place { device: Some("a".into()), port: Some(1), gid: Some(0) });
+        assert_eq!(at("a"), RailName { device: Some("a".into()), port: Some(2), gid: Some(5) });
+        assert_eq!(at("a:1"), RailName { device: Some("a".into()), port: Some(1), gid: Some(5) });
+        assert_eq!(at("a:1:0"), RailName { device: Some("a".into()), port: Some(1), gid: Some(0) });
     }
 }

@@ -8,7 +8,7 @@ use transom_launch::variables::Seconds;
 
 /// The device, port and GID index of a rail, as far as they are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RailName {
     pub device: Option<String>,
     pub port: Option<u8>,
     pub gid: Option<u8>,
@@ -24,7 +24,7 @@ pub(crate) enum NotifyBy {
 }
 
 /// A list of devices, each optionally with a port and a GID index.
-pub(crate) struct Places(pub Vec<Place>);
+pub(crate) struct Places(pub Vec<RailName>);
 
 impl FromStr for Places {
     type Err = String;
@@ -42,7 +42,7 @@ impl FromStr for Places {
 }
 
 /// Parses `mlx5_0`, `mlx5_0:1`, or `mlx5_0:1:3`.
-pub(crate) fn place(text: &str) -> Result<Place, String> {
+pub(crate) fn place(text: &str) -> Result<RailName, String> {
     let mut parts = text.split(':');
     let device = parts.next().filter(|name| !name.is_empty()).ok_or("a device has no name")?;
     let port = parts.next().map(|port| port.parse().ok().filter(|port| (1..=254).contains(port)));
@@ -51,7 +51,7 @@ pub(crate) fn place(text: &str) -> Result<Place, String> {
         (Some(None), ..) => Err(format!("{text}: the port is not a number from 1 to 254")),
         (_, Some(None), _) => Err(format!("{text}: the GID index is not a number from 0 to 255")),
         (.., Some(_)) => Err(format!("{text}: more than a name, a port and a GID index")),
-        (port, gid, None) => Ok(Place { device: Some(device.into()), port: port.flatten(), gid: gid.flatten() }),
+        (port, gid, None) => Ok(RailName { device: Some(device.into()), port: port.flatten(), gid: gid.flatten() }),
     }
 }
 
@@ -136,13 +136,13 @@ fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'stati
 mod tests {
     use super::*;
 
-    fn places(text: &str) -> Result<Vec<Place>, String> {
+    fn places(text: &str) -> Result<Vec<RailName>, String> {
         text.parse::<Places>().map(|places| places.0)
     }
 
     #[test]
     fn rail_is_named_by_device_port_and_gid() {
-        let place = |device: &str, port, gid| Place { device: Some(device.into()), port, gid };
+        let place = |device: &str, port, gid| RailName { device: Some(device.into()), port, gid };
         let expected =
             vec![place("mlx5_0", None, None), place("mlx5_0", Some(2), None), place("rxe0", Some(1), Some(0))];
         assert_eq!(places("mlx5_0, mlx5_0:2,rxe0:1:0"), Ok(expected));

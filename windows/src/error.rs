@@ -260,6 +260,14 @@ pub enum Error {
     /// An error of a layer above windows, such as the start of a job; see [`downcast_ref`](Self::downcast_ref).
     #[error(transparent)]
     Other(Other),
+    /// One of several requests that were waited for together failed: the first in their order.
+    #[error("request {index} (from 0) of those waited for failed: {source}")]
+    Request {
+        /// The index of the request among those waited for.
+        index: usize,
+        /// The error of the request.
+        source: Box<Error>,
+    },
     /// A failed call on a mutex or rw_lock: the thread holds it already, a rank died that the call needs, or the
     /// provider failed.
     #[error("{value}: {}", crate::value_name::why(source))]
@@ -309,10 +317,12 @@ impl Error {
         Error::Other(Other { error: error.into(), lost: rank, at: Location::caller() })
     }
 
-    /// The error that [`other`](Self::other) wrapped, if it is of type `E`.
+    /// The error that [`other`](Self::other) wrapped, if it is of type `E`. For an [`Error::Request`], the error that the
+    /// request's error wraps.
     pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
             Error::Other(other) => other.error.downcast_ref(),
+            Error::Request { source, .. } => source.downcast_ref(),
             _ => None,
         }
     }
@@ -329,6 +339,7 @@ impl Error {
         let source = match self {
             Error::Sync { source: transom_locks::Error::GivenUp { rank }, .. } => return Some(*rank),
             Error::Other(other) => return other.lost,
+            Error::Request { source, .. } => return source.lost_rank(),
             Error::Lock { source: transom_locks::Error::Network(source), .. }
             | Error::Value { source: transom_locks::Error::Network(source), .. }
             | Error::Sync { source: transom_locks::Error::Network(source), .. }
@@ -371,6 +382,9 @@ impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Other(other) => std::fmt::Debug::fmt(other, f),
+            Error::Request { index, source } => {
+                write!(f, "request {index} (from 0) of those waited for failed: {source:?}")
+            }
             error => std::fmt::Display::fmt(error, f),
         }
     }

@@ -80,7 +80,7 @@ pub enum FabricError {
         why: String,
     },
     /// The operating system refused.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", remedy(source))]
     System {
         /// The request to the system.
         what: String,
@@ -88,6 +88,20 @@ pub enum FabricError {
         #[source]
         source: io::Error,
     },
+}
+
+/// The remedy for a system call that the kernel or a sandbox refuses, to follow the error: the operation alone does not
+/// show it. Empty for other errors.
+#[doc(hidden)]
+pub fn remedy(error: &io::Error) -> &'static str {
+    const EPERM: i32 = 1;
+    match error.raw_os_error() {
+        Some(EPERM) => "; a sandbox (seccomp) or a missing privilege forbids the system call: allow it, or run outside",
+        _ if error.kind() == io::ErrorKind::Unsupported => {
+            "; this kernel is too old, or a sandbox (seccomp) hides the system call: allow it, or run outside"
+        }
+        _ => "",
+    }
 }
 
 impl FabricError {
@@ -106,5 +120,26 @@ impl FabricError {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_system_call_names_the_sandbox() {
+        let shown =
+            |source: io::Error| FabricError::System { what: "creating shared memory".into(), source }.to_string();
+        let missing = shown(io::Error::from_raw_os_error(38));
+        assert!(
+            missing.starts_with("creating shared memory: Function not implemented (os error 38); this"),
+            "{missing}"
+        );
+        for errno in [1, 38] {
+            let shown = shown(io::Error::from_raw_os_error(errno));
+            assert!(shown.contains("a sandbox (seccomp)") && shown.ends_with("allow it, or run outside"), "{shown}");
+        }
+        assert!(shown(io::Error::from_raw_os_error(12)).ends_with("(os error 12)"));
     }
 }

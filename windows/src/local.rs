@@ -24,7 +24,7 @@ use transom_locks::Rank;
 /// ```
 pub struct Local<'w, T, F: Fabric> {
     pub(crate) core: &'w Core<F>,
-    memory: Memory<'w, F>,
+    memory: PartMemory<'w, F>,
     /// The rank whose part it is.
     pub(crate) rank: Rank,
     /// Offset of the elements, in bytes.
@@ -34,25 +34,25 @@ pub struct Local<'w, T, F: Fabric> {
 }
 
 /// Memory that this rank's processor reaches: its own region, or a shared one of another rank.
-enum Memory<'w, F: Fabric> {
+enum PartMemory<'w, F: Fabric> {
     Own(&'w F::Region),
     Shared(&'w F::Remote),
 }
 
-impl<F: Fabric> Clone for Memory<'_, F> {
+impl<F: Fabric> Clone for PartMemory<'_, F> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<F: Fabric> Copy for Memory<'_, F> {}
+impl<F: Fabric> Copy for PartMemory<'_, F> {}
 
 impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     #[inline(always)]
     pub(crate) fn new(core: &'w Core<F>) -> Self {
         let (rank, (region, base)) = (core.data.fabric.rank(), core.data.own_part());
         let len = core.data.sizes[rank].bytes / size_of::<T>();
-        Local { core, memory: Memory::Own(region), rank, base, len, element: PhantomData }
+        Local { core, memory: PartMemory::Own(region), rank, base, len, element: PhantomData }
     }
 
     /// [`Window::sync`](crate::Window::sync) within an epoch: orders this rank's loads and stores before and after it.
@@ -106,7 +106,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
             return Err(Error::NotShared { window: core.id, rank });
         }
         let len = core.data.sizes[rank].bytes / size_of::<T>();
-        Ok(Local { core, memory: Memory::Shared(remote), rank, base, len, element: PhantomData })
+        Ok(Local { core, memory: PartMemory::Shared(remote), rank, base, len, element: PhantomData })
     }
 
     /// Memory that this rank attached.
@@ -119,7 +119,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     pub fn attached(&self, address: &Address) -> Result<Local<'w, T, F>, Error> {
         let region = self.core.attached_here(address)?;
         let len = self.core.attached_len::<T>(address.len());
-        Ok(Local { memory: Memory::Own(region), base: 0, len, ..Self::new(self.core) })
+        Ok(Local { memory: PartMemory::Own(region), base: 0, len, ..Self::new(self.core) })
     }
 
     /// A view of `len` elements of `U`, from byte `offset` of these on.
@@ -178,8 +178,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, into.len())?);
         let bytes = bytemuck::cast_slice_mut(into);
         let read = match self.memory {
-            Memory::Own(region) => fabric.load(region, at, bytes),
-            Memory::Shared(remote) => fabric.get(remote, at, bytes),
+            PartMemory::Own(region) => fabric.load(region, at, bytes),
+            PartMemory::Shared(remote) => fabric.get(remote, at, bytes),
         };
         read.map_err(|source| self.error(source))
     }
@@ -196,8 +196,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, source.len())?);
         let bytes = bytemuck::cast_slice(source);
         let written = match self.memory {
-            Memory::Own(region) => fabric.store(region, at, bytes),
-            Memory::Shared(remote) => fabric.put(remote, at, bytes),
+            PartMemory::Own(region) => fabric.store(region, at, bytes),
+            PartMemory::Shared(remote) => fabric.put(remote, at, bytes),
         };
         written.map_err(|source| self.error(source))
     }
@@ -265,8 +265,8 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, len)?);
         let size = len * size_of::<T>(); // no overflow: the part has so many bytes
         let bytes = match self.memory {
-            Memory::Own(region) => fabric.own_bytes(region, at, size),
-            Memory::Shared(remote) => fabric.bytes(remote, at, size),
+            PartMemory::Own(region) => fabric.own_bytes(region, at, size),
+            PartMemory::Shared(remote) => fabric.bytes(remote, at, size),
         };
         // A provider is safe code, so its result is checked.
         let bytes = bytes.filter(|bytes| bytes.len() == size);

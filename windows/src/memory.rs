@@ -25,7 +25,7 @@ trait Bytes: DerefMut<Target = [u8]> + Send + Sync {}
 impl<B: DerefMut<Target = [u8]> + Send + Sync> Bytes for B {}
 
 /// Bytes that are passed to `home` when they are dropped.
-struct Kept<H: FnOnce(BoxBytes)> {
+struct LoanedBytes<H: FnOnce(BoxBytes)> {
     bytes: BoxBytes,
     home: Option<H>,
 }
@@ -54,7 +54,7 @@ impl Memory {
     /// # Examples
     /// See [`Memory`].
     pub fn kept(bytes: BoxBytes, home: impl FnOnce(BoxBytes) + Send + Sync + 'static) -> Self {
-        Memory(Box::new(Kept { bytes, home: Some(home) }))
+        Memory(Box::new(LoanedBytes { bytes, home: Some(home) }))
     }
 
     /// Memory of any owner, which is dropped with this; it must begin on a page.
@@ -103,7 +103,7 @@ impl DerefMut for Memory {
     }
 }
 
-impl<H: FnOnce(BoxBytes)> Deref for Kept<H> {
+impl<H: FnOnce(BoxBytes)> Deref for LoanedBytes<H> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -111,13 +111,13 @@ impl<H: FnOnce(BoxBytes)> Deref for Kept<H> {
     }
 }
 
-impl<H: FnOnce(BoxBytes)> DerefMut for Kept<H> {
+impl<H: FnOnce(BoxBytes)> DerefMut for LoanedBytes<H> {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
 
-impl<H: FnOnce(BoxBytes)> Drop for Kept<H> {
+impl<H: FnOnce(BoxBytes)> Drop for LoanedBytes<H> {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
             home(std::mem::replace(&mut self.bytes, BoxBytes::from(Box::<[u8]>::default())));

@@ -11,6 +11,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
@@ -36,12 +37,11 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a dropped put completes; the data of a dropped get is lost, unless a scope lends its buffer"]
-pub struct Request<'a, B>(State<'a, B>);
+pub struct Request<'a, B>(RequestState<'a, B>);
 
-enum State<'a, B> {
+enum RequestState<'a, B> {
     /// The operation's result; `None` once the program has taken it.
-    Ended(Option<Result<B, Box<Error>>>),
+    Ended(Option<Result<B, Arc<Error>>>),
     InFlight {
         operation: Box<dyn Operation + Send + 'a>,
         back: fn(Landed) -> Option<B>,
@@ -97,19 +97,19 @@ impl<'a, B> Request<'a, B> {
     /// A request of an operation that completed when it was started.
     #[inline(always)]
     pub(crate) fn ended(buffer: B) -> Self {
-        Request(State::Ended(Some(Ok(buffer))))
+        Request(RequestState::Ended(Some(Ok(buffer))))
     }
 
     pub(crate) fn in_flight(operation: impl Operation + Send + 'a, back: fn(Landed) -> Option<B>) -> Self {
-        Request(State::InFlight { operation: Box::new(operation), back })
+        Request(RequestState::InFlight { operation: Box::new(operation), back })
     }
 
     /// Returns true if the operation has ended, in success or failure, so that [`wait`](Self::wait) returns at once.
     /// Otherwise the call has progressed the rank's messages.
     pub fn test(&mut self) -> bool {
         match &mut self.0 {
-            State::Ended(_) => true,
-            State::InFlight { operation, .. } => operation.test(),
+            RequestState::Ended(_) => true,
+            RequestState::InFlight { operation, .. } => operation.test(),
         }
     }
 
@@ -120,12 +120,31 @@ impl<'a, B> Request<'a, B> {
     /// [`Error::Fabric`].
     pub fn wait(self) -> Result<B, Error> {
         match self.0 {
-            State::Ended(Some(ended)) => ended.map_err(|error| *error),
-            State::Ended(None) => Err(misuse("a request was waited for again")),
-            State::InFlight { operation, back } => {
+            RequestState::Ended(Some(ended)) => ended.map_err(|error| {
+                Arc::try_unwrap(error).unwrap_or_else(|shared| {
+                    let lost = shared.lost_rank();
+                    Error::other_lost(shared, lost)
+                })
+            }),
+            RequestState::Ended(None) => Err(misuse("a request was waited for again")),
+            RequestState::InFlight { operation, back } => {
                 let landed = operation.finish()?;
                 back(landed).ok_or_else(|| misuse("a provider gave back another buffer"))
             }
+        }
+    }
+
+    /// Waits for the operation and returns its error, which [`wait`](Self::wait) also returns. For waits of upper layers
+    /// for several requests.
+    #[doc(hidden)]
+    pub fn failure(&mut self) -> Option<Arc<Error>> {
+        if let RequestState::InFlight { .. } = self.0 {
+            let request = Request(std::mem::replace(&mut self.0, RequestState::Ended(None)));
+            self.0 = RequestState::Ended(Some(request.wait().map_err(Arc::new)));
+        }
+        match &self.0 {
+            RequestState::Ended(Some(Err(error))) => Some(error.clone()),
+            _ => None,
         }
     }
 
@@ -164,11 +183,14 @@ impl<'a, B> Request<'a, B> {
     /// Waits for all requests. Returns their buffers in the same order.
     ///
     /// # Errors
-    /// The first error of any request; all are waited for even so.
+    /// [`Error::Request`], with the index and the error of the first request that failed. All are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Error> {
         let started: Vec<_> = requests.into_iter().collect();
         let waited: Vec<_> = started.into_iter().map(Self::wait).collect();
-        waited.into_iter().collect()
+        let buffer = |(index, ended): (usize, Result<B, Error>)| {
+            ended.map_err(|source| Error::Request { index, source: Box::new(source) })
+        };
+        waited.into_iter().enumerate().map(buffer).collect()
     }
 }
 
@@ -179,8 +201,8 @@ fn misuse(why: &str) -> Error {
 impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            State::Ended(_) => "an operation that has ended",
-            State::InFlight { .. } => "an operation in flight",
+            RequestState::Ended(_) => "an operation that has ended",
+            RequestState::InFlight { .. } => "an operation in flight",
         })
     }
 }
@@ -196,7 +218,7 @@ impl<B> Future for Request<'_, B> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(Request(std::mem::replace(&mut self.0, State::Ended(None))).wait())
+        Poll::Ready(Request(std::mem::replace(&mut self.0, RequestState::Ended(None))).wait())
     }
 }
 
@@ -328,5 +350,48 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let mut results = vec![T::zeroed(); operands.len()];
         self.get_accumulate(offset, op, &operands, &mut results)?;
         Ok(Request::ended(results))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fails;
+
+    impl Operation for Fails {
+        fn test(&mut self) -> bool {
+            true
+        }
+
+        fn finish(self: Box<Self>) -> Result<Landed, Error> {
+            Err(Error::Fabric { window: 3, rank: 2, source: FabricError::PeerDied { rank: 2 } })
+        }
+    }
+
+    fn failing() -> Request<'static, ()> {
+        Request::in_flight(Fails, |_| None)
+    }
+
+    #[test]
+    fn failed_request_keeps_its_error() {
+        let mut request = failing();
+        assert_eq!(request.failure().map(|error| error.lost_rank()), Some(Some(2)));
+        assert!(matches!(request.wait(), Err(Error::Fabric { window: 3, rank: 2, .. })));
+        // The caller still has the error.
+        let mut request = failing();
+        let shared = request.failure().expect("the operation failed");
+        let error = request.wait().expect_err("the operation failed");
+        assert_eq!((error.to_string(), error.lost_rank()), (shared.to_string(), Some(2)));
+        assert!(Request::ended(()).failure().is_none());
+    }
+
+    #[test]
+    fn failed_wait_all_names_the_request() {
+        let error = Request::wait_all([Request::ended(()), failing(), failing()]).expect_err("two requests fail");
+        assert_eq!(
+            (error.to_string().as_str(), error.lost_rank()),
+            ("request 1 (from 0) of those waited for failed: window 3, rank 2: rank 2 died", Some(2))
+        );
     }
 }

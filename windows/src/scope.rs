@@ -36,7 +36,7 @@ use transom_locks::Rank;
 /// let (up, down) = (epoch.target(0)?, epoch.target(0)?); // two neighbours
 /// let sum = scope(|scope| {
 ///     scope.put(&up, 10, &[5, 6])?;
-///     drop(scope.get(&up, 0, &mut above)?);
+///     scope.get(&up, 0, &mut above)?;
 ///     let below = scope.get(&down, 2, &mut below)?;
 ///     // ... compute ...
 ///     Ok::<u64, Error>(below.wait()?.iter().sum()) // this one is there

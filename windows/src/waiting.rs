@@ -2,6 +2,7 @@
 //! long wait.
 
 use crate::FabricError;
+use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
@@ -10,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
@@ -27,8 +29,10 @@ pub struct Waiting {
     /// Time for which a wait polls memory without yielding the processor. Between running ranks a hand-over takes well
     /// under a microsecond; after a longer wait another thread may need the processor more.
     pub spin: Duration,
-    /// Time after which a wait reports on stderr which rank waits for which; `None` for no reports. Each pair of call
-    /// and awaited rank is reported once, within the last 1,000.
+    /// Time after which a wait reports on stderr which rank waits for which, with the line of the program, the process
+    /// and the host; `None` for no reports. Each pair of call and awaited rank is reported once, within the last 1,000.
+    /// The line needs debug information (in release builds, `debug = "line-tables-only"` of the profile); without it the
+    /// report names the function.
     pub report: Option<Duration>,
 }
 
@@ -202,6 +206,7 @@ impl Wait<'_> {
         };
         let (mut yields, mut yield_first) = (0, matches!(core, Core::Shared));
         let (mut next_check, mut report) = (CHECK, report.unwrap_or(Duration::MAX));
+        let mut reporter = Reporter(None);
         loop {
             let waited = began.elapsed();
             let found = if waited < spin && !std::mem::take(&mut yield_first) {
@@ -240,7 +245,7 @@ impl Wait<'_> {
                 }
             }
             if waited >= report {
-                self.report(waited);
+                reporter.0 = self.report(waited);
                 report = Duration::MAX;
             }
         }
@@ -280,18 +285,31 @@ impl Wait<'_> {
     }
 
     /// Reports a long wait, once for each pair of call and awaited rank. One line per rank suffices to find out which
-    /// rank waits for which.
-    fn report(&self, waited: Duration) {
+    /// rank waits for which. A thread finds the line of the program, which may take a second, so that the wait goes on.
+    fn report(&self, waited: Duration) -> Option<JoinHandle<()>> {
         static REPORTED: Mutex<Option<Reported>> = Mutex::new(None);
         let reported = || REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if reported().get_or_insert_default().add(&self.to_string()) {
-            let Wait { rank, call, .. } = self;
-            let line = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}\n", self.whom());
+        if !reported().get_or_insert_default().add(&self.to_string()) {
+            return None;
+        }
+        let Wait { rank, call, .. } = self;
+        let waits = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}", self.whom());
+        let frames = Backtrace::force_capture();
+        let print = move |caller: &str| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+            let host = host.map_or(String::new(), |host| format!(" on {}", host.trim_end()));
+            let line = format!("{waits}{caller} (process {}{host})\n", std::process::id());
             // One write, so that lines of ranks do not mix. It bypasses the lock of `stderr`, whose holder may keep it
             // until this wait has ended.
             let stderr = std::io::stderr().as_fd().try_clone_to_owned();
             let _ = stderr.and_then(|stderr| File::from(stderr).write_all(line.as_bytes()));
+        };
+        let without_caller = print.clone();
+        let thread = std::thread::Builder::new().spawn(move || print(&crate::caller::describe(&frames)));
+        if thread.is_err() {
+            without_caller("");
         }
+        thread.ok()
     }
 
     fn whom(&self) -> String {
@@ -299,6 +317,17 @@ impl Wait<'_> {
             Awaited::Rank(rank) => format!(" for rank {rank}"),
             Awaited::Behind(rank) => format!(" behind rank {rank}"),
             Awaited::Anyone => String::new(),
+        }
+    }
+}
+
+/// The thread that prints a report. The end of the wait waits for it: the program may exit then.
+struct Reporter(Option<JoinHandle<()>>);
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
         }
     }
 }

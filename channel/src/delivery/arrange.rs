@@ -2,7 +2,7 @@
 
 /// Location of a piece while pieces are reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PieceLoc {
     /// The place of this piece in the window.
     Piece(u8),
     /// Spare memory for one piece, outside the window.
@@ -20,18 +20,18 @@ pub enum Place {
 /// assert_eq!(copies, [(Piece(2), Piece(3)), (Piece(1), Piece(2))]);
 /// assert_eq!(there, 0b1101);
 /// ```
-pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(Place, Place)>, u64) {
+pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(PieceLoc, PieceLoc)>, u64) {
     let mut places = (0..64).filter(|piece| wanted >> piece & 1 == 1);
     let mut there = 0;
     // Source and destination of each move. Each place is the source of at most one move and the destination
     // of at most one.
-    let mut moves: Vec<(Place, Place)> = Vec::new();
+    let mut moves: Vec<(PieceLoc, PieceLoc)> = Vec::new();
     for &piece in came {
         let Some(place) = places.next() else { break };
         if piece < 64 && wanted >> piece & 1 == 1 && there >> piece & 1 == 0 {
             there |= 1 << piece;
             if place != piece {
-                moves.push((Place::Piece(place), Place::Piece(piece)));
+                moves.push((PieceLoc::Piece(place), PieceLoc::Piece(piece)));
             }
         }
     }
@@ -43,8 +43,8 @@ pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(Place, Place)>, u64) {
         match free {
             Some(free) => copies.push(moves.swap_remove(free)),
             None => {
-                let source = std::mem::replace(&mut moves[0].0, Place::Spare);
-                copies.push((source, Place::Spare));
+                let source = std::mem::replace(&mut moves[0].0, PieceLoc::Spare);
+                copies.push((source, PieceLoc::Spare));
             }
         }
     }
@@ -64,8 +64,8 @@ mod tests {
         memory
     }
 
-    fn at(place: Place) -> usize {
-        if let Place::Piece(piece) = place { piece.into() } else { 64 }
+    fn at(place: PieceLoc) -> usize {
+        if let PieceLoc::Piece(piece) = place { piece.into() } else { 64 }
     }
 
     proptest! {
@@ -84,7 +84,7 @@ mod tests {
                 prop_assert_eq!(memory[piece], Some(piece as u8));
             }
             // Copies write only places that a peer may write to, each at most once except to break cycles.
-            prop_assert!(copies.iter().all(|(_, to)| *to == Place::Spare || wanted >> at(*to) & 1 == 1));
+            prop_assert!(copies.iter().all(|(_, to)| *to == PieceLoc::Spare || wanted >> at(*to) & 1 == 1));
             prop_assert!(copies.len() <= room + room / 2);
         }
 
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(arrange(u64::MAX, &all), (vec![], u64::MAX));
         assert_eq!(arrange(0b1010, &[1, 3]), (vec![], 0b1010));
         // A cycle of two.
-        use Place::{Piece, Spare};
+        use PieceLoc::{Piece, Spare};
         let circle = vec![(Piece(1), Spare), (Piece(3), Piece(1)), (Spare, Piece(3))];
         assert_eq!(arrange(0b1010, &[3, 1]), (circle, 0b1010));
     }

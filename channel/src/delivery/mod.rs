@@ -27,7 +27,7 @@ mod round;
 mod windows;
 mod wire;
 
-pub use arrange::{Place, arrange};
+pub use arrange::{PieceLoc, arrange};
 pub use header::{HEADER, Header, Kind, Spoiled};
 pub use incoming::{Come, Incoming};
 pub use outgoing::{Acknowledgement, Expired, Outgoing};

@@ -23,7 +23,7 @@ pub struct Outgoing<P> {
     /// First packet that was never sent.
     unsent: u64,
     /// Packets from `acked` on; `None` where the packet was received out of order.
-    kept: VecDeque<Option<Kept<P>>>,
+    kept: VecDeque<Option<UnackedPacket<P>>>,
     /// Number of packets sent and not acknowledged.
     flying: u64,
     /// Lost packets to resend; some may have been acknowledged since.
@@ -50,7 +50,7 @@ pub struct Outgoing<P> {
 }
 
 #[derive(Debug, Clone)]
-struct Kept<P> {
+struct UnackedPacket<P> {
     packet: P,
     sent: Option<Sending>,
     lost: bool,
@@ -117,7 +117,7 @@ impl<P> Outgoing<P> {
 
     /// Queues a packet, which is kept until it is acknowledged.
     pub fn push(&mut self, packet: P) {
-        self.kept.push_back(Some(Kept { packet, sent: None, lost: false }));
+        self.kept.push_back(Some(UnackedPacket { packet, sent: None, lost: false }));
     }
 
     /// Number of packets kept.
@@ -275,11 +275,11 @@ impl<P> Outgoing<P> {
         self.acked + self.kept.len() as u64
     }
 
-    fn at(&self, number: u64) -> Option<&Kept<P>> {
+    fn at(&self, number: u64) -> Option<&UnackedPacket<P>> {
         self.kept.get(number.checked_sub(self.acked)? as usize)?.as_ref()
     }
 
-    fn at_mut(&mut self, number: u64) -> Option<&mut Kept<P>> {
+    fn at_mut(&mut self, number: u64) -> Option<&mut UnackedPacket<P>> {
         self.kept.get_mut(number.checked_sub(self.acked)? as usize)?.as_mut()
     }
 }

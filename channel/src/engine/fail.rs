@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::parts::receive::Gathering;
-use super::request::{Request, What, cost};
+use super::request::{Request, UnexpectedBody, cost};
 use crate::error::{Error, PeerFailure};
 use crate::wire::{Lane, Rank, Wire};
 
@@ -37,7 +37,7 @@ impl<W: Wire> Engine<W> {
             let posted = peer.failover.into_iter().flat_map(|failover| failover.end());
             posted.for_each(|memory| self.wire.give(memory));
         }
-        let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, What::Rts { .. });
+        let announced = |message: &super::Unexpected<W::Memory>| matches!(message.what, UnexpectedBody::Rts { .. });
         for message in self.matching.discard(|label, message| label.source == rank && announced(message)) {
             self.credits.forget(message.cost());
         }

@@ -1,6 +1,6 @@
 //! Rendezvous: messages that were matched, and the transfer of their data.
 
-use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
+use super::request::{Moving, Receive, Request, Send, Unexpected, UnexpectedBody, outcome};
 use super::rx::STRAY;
 use super::tx::stripe_of;
 use super::{Engine, RecvTarget};
@@ -44,7 +44,7 @@ impl<W: Wire> Engine<W> {
         self.release(message.from, message.cost());
         let Unexpected { from, envelope, what } = message;
         match what {
-            What::Eager { data, sync } => {
+            UnexpectedBody::Eager { data, sync } => {
                 if let Some(Request::Receive(receive)) = self.requests.get_mut(id)
                     && let RecvTarget::Allocate = receive.room
                 {
@@ -56,7 +56,7 @@ impl<W: Wire> Engine<W> {
                 }
                 self.acknowledge(from, sync);
             }
-            What::Rts { sender, keys } => match self.failures.check(from) {
+            UnexpectedBody::Rts { sender, keys } => match self.failures.check(from) {
                 Err(lost) => self.complete(id, Err(lost)),
                 Ok(()) => {
                     let keys = keys.map_or_else(Keys::default, |keys| *keys);

@@ -117,10 +117,10 @@ pub(super) struct Moving {
 pub(super) struct Unexpected<M> {
     pub from: Rank,
     pub envelope: Envelope,
-    pub what: What<M>,
+    pub what: UnexpectedBody<M>,
 }
 
-pub(super) enum What<M> {
+pub(super) enum UnexpectedBody<M> {
     /// The data has arrived. `sync` is the sender's request if it waits for the match.
     Eager { data: M, sync: Option<Id> },
     /// The data is at the sender. The keys are boxed, because most such messages are copied in packets and have none.
@@ -187,8 +187,8 @@ impl<M> Unexpected<M> {
     /// Its cost to the receiver, in bytes.
     pub fn cost(&self) -> u64 {
         match self.what {
-            What::Eager { .. } => cost(self.envelope.length),
-            What::Rts { .. } => cost(0),
+            UnexpectedBody::Eager { .. } => cost(self.envelope.length),
+            UnexpectedBody::Rts { .. } => cost(0),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Receive: polls events of the wire, and handles packets of queues and rings in order.
 
 use super::parts::receive::{Gathering, Held};
-use super::request::{Request, Unexpected, What, cost};
+use super::request::{Request, Unexpected, UnexpectedBody, cost};
 use super::{Engine, RecvTarget};
 use crate::error::{Error, PeerFailure};
 use crate::matching::Label;
 use crate::packet::{Body, Envelope, LONGEST, Packet};
 use crate::pipe;
 use crate::ring::RingConfig;
-use crate::sequence::Place;
+use crate::sequence::Arrival;
 use crate::slab::Id;
 use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
@@ -119,12 +119,12 @@ impl<W: Wire> Engine<W> {
             !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. } | Body::Link { .. });
         let data = Part { at: part.at + header, length: part.length - header, ..part };
         match peer.rx.order.place(packet.sequence) {
-            Place::Now => {
+            Arrival::Now => {
                 self.handle(from, &packet.body, data)?;
                 self.after(from)?;
             }
-            Place::Early if by_ring => return Ok(false),
-            Place::Early => {
+            Arrival::Early if by_ring => return Ok(false),
+            Arrival::Early => {
                 // Copied out of its slot: held packets must not take the slot that the missing one needs to arrive.
                 let copy = self.wire.take(data.length).ok_or(PeerFailure::NoMemory)?;
                 self.wire.copy(data, &copy, 0);
@@ -132,8 +132,8 @@ impl<W: Wire> Engine<W> {
                 self.counters.held += 1;
                 self.counters.held_peak = self.counters.held_peak.max(held);
             }
-            Place::Old => self.counters.old += 1,
-            Place::TooFar => return Err(PeerFailure::Broken("it sent more than the window")),
+            Arrival::Old => self.counters.old += 1,
+            Arrival::TooFar => return Err(PeerFailure::Broken("it sent more than the window")),
         }
         if counts {
             self.count_packet(from);
@@ -173,7 +173,7 @@ impl<W: Wire> Engine<W> {
                 // with the others.
                 let copy = self.memory_for(envelope)?;
                 self.wire.copy(data, &copy, 0);
-                self.sort(label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
+                self.sort(label, Unexpected { from, envelope, what: UnexpectedBody::Eager { data: copy, sync } });
             }
             Body::Piece { envelope, sync, at, length } => {
                 self.gather(from, envelope, sync, (at, length.into()), data)?
@@ -181,7 +181,7 @@ impl<W: Wire> Engine<W> {
             Body::Rts { envelope, sender, keys } => {
                 let label = self.admit(from, envelope, cost(0))?;
                 let keys = keys.iter().any(Option::is_some).then(|| Box::new(keys));
-                self.sort(label, Unexpected { from, envelope, what: What::Rts { sender, keys } });
+                self.sort(label, Unexpected { from, envelope, what: UnexpectedBody::Rts { sender, keys } });
             }
             Body::Cts { sender, receiver, mover, length, keys } => {
                 self.answered(from, sender, receiver, mover, length, keys)?;
@@ -229,7 +229,7 @@ impl<W: Wire> Engine<W> {
         let rx = &mut self.peers.get_mut(&from).expect("the sender is known").rx;
         self.wire.copy(data, rx.memory().expect("the message has begun"), at as usize);
         if let Some(Gathering { memory, .. }) = rx.gathered(length) {
-            let what = What::Eager { data: memory, sync };
+            let what = UnexpectedBody::Eager { data: memory, sync };
             self.sort(label(from, envelope), Unexpected { from, envelope, what });
         }
         Ok(())
@@ -272,11 +272,11 @@ impl<W: Wire> Engine<W> {
     pub(super) fn discard(&mut self, message: Unexpected<W::Memory>) {
         self.counters.discarded += 1;
         let sender = match message.what {
-            What::Eager { data, sync } => {
+            UnexpectedBody::Eager { data, sync } => {
                 self.wire.give(data);
                 sync
             }
-            What::Rts { sender, .. } => Some(sender),
+            UnexpectedBody::Rts { sender, .. } => Some(sender),
         };
         if let Some(sender) = sender {
             self.reply(message.from, Body::Discarded { sender });

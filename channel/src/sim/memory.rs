@@ -16,40 +16,42 @@ pub struct Memory {
 pub(super) struct Run {
     at: usize,
     length: usize,
-    what: What,
+    what: RunContent,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum RunContent {
     Zero,
     /// Bytes of message `seed`, from this offset on.
     Pattern(u64, usize),
     Bytes(Rc<[u8]>, usize),
 }
 
-impl What {
+impl RunContent {
     /// The same content from `by` bytes later on.
-    fn skip(&self, by: usize) -> What {
+    fn skip(&self, by: usize) -> RunContent {
         match self {
-            What::Zero => What::Zero,
-            What::Pattern(seed, from) => What::Pattern(*seed, from + by),
-            What::Bytes(bytes, from) => What::Bytes(bytes.clone(), from + by),
+            RunContent::Zero => RunContent::Zero,
+            RunContent::Pattern(seed, from) => RunContent::Pattern(*seed, from + by),
+            RunContent::Bytes(bytes, from) => RunContent::Bytes(bytes.clone(), from + by),
         }
     }
 
     fn follows(&self, before: &Run) -> bool {
         match (&before.what, self) {
-            (What::Zero, What::Zero) => true,
-            (What::Pattern(a, from), What::Pattern(b, to)) => a == b && from + before.length == *to,
+            (RunContent::Zero, RunContent::Zero) => true,
+            (RunContent::Pattern(a, from), RunContent::Pattern(b, to)) => a == b && from + before.length == *to,
             _ => false,
         }
     }
 
     fn byte(&self, at: usize) -> u8 {
         match self {
-            What::Zero => 0,
-            What::Pattern(seed, from) => ((seed ^ (from + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8,
-            What::Bytes(bytes, from) => bytes[from + at],
+            RunContent::Zero => 0,
+            RunContent::Pattern(seed, from) => {
+                ((seed ^ (from + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+            }
+            RunContent::Bytes(bytes, from) => bytes[from + at],
         }
     }
 }
@@ -57,20 +59,20 @@ impl What {
 impl Memory {
     /// Memory filled with zeros.
     pub fn zero(length: usize) -> Memory {
-        Memory::of(length, What::Zero)
+        Memory::of(length, RunContent::Zero)
     }
 
     /// Memory filled with the bytes of message `seed`.
     pub fn pattern(seed: u64, length: usize) -> Memory {
-        Memory::of(length, What::Pattern(seed, 0))
+        Memory::of(length, RunContent::Pattern(seed, 0))
     }
 
     /// Memory with a copy of these bytes.
     pub fn bytes(bytes: &[u8]) -> Memory {
-        Memory::of(bytes.len(), What::Bytes(bytes.into(), 0))
+        Memory::of(bytes.len(), RunContent::Bytes(bytes.into(), 0))
     }
 
-    fn of(length: usize, what: What) -> Memory {
+    fn of(length: usize, what: RunContent) -> Memory {
         let runs = if length == 0 { Vec::new() } else { vec![Run { at: 0, length, what }] };
         Memory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
     }
@@ -88,14 +90,14 @@ impl Memory {
     /// Seed of the message that the first `length` bytes begin; `None` if they match no single message.
     pub fn whose(&self, length: usize) -> Option<u64> {
         match self.slice(0, length)[..] {
-            [Run { what: What::Pattern(seed, 0), .. }] => Some(seed),
+            [Run { what: RunContent::Pattern(seed, 0), .. }] => Some(seed),
             _ => None,
         }
     }
 
     /// Overwrites all bytes, as a program may do with memory that belongs to it again.
     pub fn spoil(&self) {
-        self.write(0, &[Run { at: 0, length: self.length, what: What::Zero }]);
+        self.write(0, &[Run { at: 0, length: self.length, what: RunContent::Zero }]);
     }
 
     /// Flips one bit.
@@ -174,7 +176,7 @@ pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    vec![Run { at, length: bytes.len(), what: What::Bytes(bytes.into(), 0) }]
+    vec![Run { at, length: bytes.len(), what: RunContent::Bytes(bytes.into(), 0) }]
 }
 
 /// Concatenates two slices.

@@ -10,7 +10,7 @@ pub(super) struct Net {
     pub now: u64,
     pub rng: fastrand::Rng,
     pub conditions: Conditions,
-    pub ranks: Vec<Place>,
+    pub ranks: Vec<SimRank>,
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
     pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
@@ -29,7 +29,7 @@ pub(super) struct Net {
 
 /// State of one rank in the network.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct SimRank {
     /// Events to poll, each with its lane.
     pub inbox: VecDeque<(Lane, Event<Memory>)>,
     pub dead: bool,
@@ -154,7 +154,7 @@ impl Net {
             now: 0,
             rng: fastrand::Rng::with_seed(seed),
             conditions,
-            ranks: (0..ranks).map(|_| Place::default()).collect(),
+            ranks: (0..ranks).map(|_| SimRank::default()).collect(),
             heap: BinaryHeap::new(),
             happened: 0,
             lanes: BTreeMap::new(),
@@ -420,7 +420,7 @@ impl Net {
         let Some(flight) = lane.queue.front_mut() else { return };
         let place = &mut self.ranks[to as usize];
         let (mut done, mut done_at) = (None, known);
-        let target = |place: &Place, key: Key, at: usize, length: usize| {
+        let target = |place: &SimRank, key: Key, at: usize, length: usize| {
             let Keyed { memory, rail: on, ring_of, .. } = place.keys.get(&key.key)?;
             (*on == rail && ring_of.is_none_or(|peer| peer == from) && at.checked_add(length)? <= memory.len())
                 .then(|| memory.clone())
@@ -507,7 +507,7 @@ impl Opened {
 }
 
 /// Places a send in a slot of the rank.
-fn arrived(place: &mut Place, lane: Lane, bytes: &[Run]) -> Event<Memory> {
+fn arrived(place: &mut SimRank, lane: Lane, bytes: &[Run]) -> Event<Memory> {
     place.slots += 1;
     place.arrivals.most = place.arrivals.most.max(place.slots);
     let mut slot = Memory::zero(memory::length(bytes));

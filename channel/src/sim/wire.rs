@@ -3,7 +3,7 @@
 use super::Volume;
 use super::memory::{self, Memory};
 use super::net::{Flight, Flying, Happening, Keyed, Net, Opened, Thrown, Told};
-use crate::delivery::{Place, arrange};
+use crate::delivery::{PieceLoc, arrange};
 use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, Rail, RailKind, Rank, Request, Window, Wire};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -198,8 +198,8 @@ impl Wire for SimWire {
         let Opened { memory, window, came, .. } = closed.expect("a window ends once");
         let spare = Memory::zero(window.piece);
         let at = |place| match place {
-            Place::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
-            Place::Spare => (&spare, 0),
+            PieceLoc::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
+            PieceLoc::Spare => (&spare, 0),
         };
         let (copies, there) = arrange(window.wanted, &came);
         for ((from, from_at), (to, to_at)) in copies.into_iter().map(|(from, to)| (at(from), at(to))) {

@@ -16,7 +16,7 @@ pub fn choice() -> Vec<usize> {
         let path = format!("/sys/devices/system/cpu/cpu{core}/topology/{what}");
         std::fs::read_to_string(Path::new(&path)).unwrap_or_default()
     };
-    let place = |core| Place {
+    let place = |core| CorePlace {
         core,
         package: of(core, "physical_package_id").trim().parse().unwrap_or(0),
         siblings: list(&of(core, "thread_siblings_list")),
@@ -25,14 +25,14 @@ pub fn choice() -> Vec<usize> {
 }
 
 /// The position of a core in the machine.
-struct Place {
+struct CorePlace {
     core: usize,
     package: i64,
     /// The hardware threads of the same physical core, including this one; empty if the system does not tell.
     siblings: Vec<usize>,
 }
 
-fn ordered(mut places: Vec<Place>) -> Vec<usize> {
+fn ordered(mut places: Vec<CorePlace>) -> Vec<usize> {
     let allowed: Vec<_> = places.iter().map(|place| place.core).collect();
     places.sort_by_key(|place| {
         // The number of ranks already placed on this physical core.
@@ -86,7 +86,7 @@ mod tests {
             ordered(
                 cores
                     .iter()
-                    .map(|&(core, package, siblings)| Place { core, package, siblings: list(siblings) })
+                    .map(|&(core, package, siblings)| CorePlace { core, package, siblings: list(siblings) })
                     .collect(),
             )
         };

@@ -62,7 +62,7 @@ pub enum BootstrapError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// Another system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", transom_windows::remedy(source))]
     System {
         /// The operation that failed.
         what: &'static str,

@@ -22,7 +22,7 @@ use crate::variables::{RANK, SIZE};
 use host::Host;
 use key_value::KeyValue;
 use secret::Handed;
-pub(crate) use secret::Place as SecretPlace;
+pub(crate) use secret::SecretPlace;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transom_locks::Rank;

@@ -27,23 +27,23 @@ pub(super) enum Handed {
 }
 
 /// Location of the file: a process and one of its descriptors.
-pub(crate) struct Place {
+pub(crate) struct SecretPlace {
     process: u32,
     descriptor: u32,
 }
 
-impl FromStr for Place {
+impl FromStr for SecretPlace {
     type Err = ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (process, descriptor) = text.split_once(',').unwrap_or((text, ""));
-        Ok(Place { process: process.parse()?, descriptor: descriptor.parse()? })
+        Ok(SecretPlace { process: process.parse()?, descriptor: descriptor.parse()? })
     }
 }
 
 /// Takes the secret; `None` if TRANSOM_SECRET is not set.
 pub(super) fn take() -> Result<Option<Handed>, BootstrapError> {
-    let Some(Place { process, descriptor }) = variables::SECRET.get()? else { return Ok(None) };
+    let Some(SecretPlace { process, descriptor }) = variables::SECRET.get()? else { return Ok(None) };
     let wrong = |why: &dyn std::fmt::Display| BootstrapError::Record {
         why: format!(
             "TRANSOM_SECRET={process},{descriptor}: {why}; the launcher has ended, or its processes are not visible here (a container \

@@ -188,10 +188,10 @@ pub enum LaunchError {
     #[error("cannot create the shared memory of the job: {0}")]
     Job(#[from] FabricError),
     /// The output of the ranks could not be written.
-    #[error("the output of the ranks cannot be written: {0}")]
+    #[error("the output of the ranks cannot be written: {0}; is the device full, or the pipe's reader gone?")]
     Output(#[source] io::Error),
     /// Another system call failed.
-    #[error("{what}: {source}")]
+    #[error("the launcher failed at {what}: {source}{}", transom_windows::remedy(source))]
     System {
         /// The operation that failed.
         what: &'static str,

@@ -441,6 +441,6 @@ fn advice(error: &io::Error, program: &Path, folder: &Path) -> String {
         Some(Errno::MFILE | Errno::NFILE) => "too many open files; raise the limit with `ulimit -n`".to_owned(),
         Some(Errno::AGAIN) => "too many processes; raise the limit with `ulimit -u`".to_owned(),
         Some(Errno::TOOBIG) => "its arguments and environment are too long; pass fewer or shorter ones".to_owned(),
-        _ => error.to_string(),
+        _ => format!("{error}{}", transom_windows::remedy(error)),
     }
 }

@@ -125,6 +125,15 @@ const BINDING: &str = "\
         [ $1 != numa ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
         set -- $_transom_places; shift $_transom_at; _transom_bound=$1; }; ";
 
+/// `_transom_program PATH PROGRAM` returns if the program exists. Otherwise it names the program and the host, and exits
+/// with the status by which shells report it. Without it, `env` would report an error that names neither.
+const PROGRAM: &str = "\
+    _transom_program() { case $2 in \
+        */*) [ -f \"$2\" ] && [ -x \"$2\" ] && return; _transom_why='there is no such executable file';; \
+        *) (PATH=$1; command -v \"$2\") >/dev/null 2>&1 && return; _transom_why='no such program in PATH';; esac; \
+        printf 'transom: cannot start `%s` on host %s: %s; is it built there, and is the name right?\\n' \
+            \"$2\" \"$(cat /proc/sys/kernel/hostname)\" \"$_transom_why\" >&2; exit 127; }; ";
+
 /// A shell that cannot start a process exits, whichever shell it is. The trap then sends SIGTERM to all shells. Those
 /// that wait for a rank kill the rank, and the first shell cleans up and ends the host without starting a process.
 /// After a normal end the first shell is killed and never runs this trap.
@@ -209,9 +218,24 @@ pub(super) fn line(
     line.extend_from_slice(HUB.as_bytes());
     line.extend_from_slice(RECORDS.as_bytes());
     line.extend_from_slice(BINDING.as_bytes());
-    line.extend_from_slice(
-        b"_transom_exec() { exec \"$_transom_setsid\" ${_transom_bound:+taskset -c $_transom_bound} env",
-    );
+    line.extend_from_slice(PROGRAM.as_bytes());
+    line.extend_from_slice(b"_transom_exec() { _transom_program ");
+    // The PATH that the rank gets. The host's folders come first, then those of this process, so that programs in this
+    // PATH are found if the hosts have the same folders.
+    let given = settings.env.iter().rfind(|(name, _)| name == "PATH");
+    let mut path = Vec::new();
+    match (given, std::env::var_os("PATH")) {
+        (Some((_, given)), _) => quote(&mut path, given),
+        (None, Some(here)) => {
+            path.extend_from_slice(b"\"$PATH\":");
+            quote(&mut path, &here);
+        }
+        (None, None) => path.extend_from_slice(b"\"$PATH\""),
+    }
+    line.extend_from_slice(&path);
+    line.push(b' ');
+    quote(&mut line, settings.program.as_os_str());
+    line.extend_from_slice(b"; exec \"$_transom_setsid\" ${_transom_bound:+taskset -c $_transom_bound} env");
     let ours = |name: &str| name != NOT_CARRIED && CARRIED.iter().any(|carried| name.starts_with(carried));
     let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
     let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
@@ -221,12 +245,8 @@ pub(super) fn line(
         line.push(b'=');
         quote(&mut line, &value);
     }
-    // Appended, so that programs in this PATH are found if the hosts have the same folders.
-    let given = settings.env.iter().any(|(name, _)| name == "PATH");
-    if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
-        line.extend_from_slice(b" PATH=\"$PATH\":");
-        quote(&mut line, &path);
-    }
+    line.extend_from_slice(b" PATH=");
+    line.extend_from_slice(&path);
     line.extend_from_slice(b" \"$@\"");
     for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
         line.push(b' ');
@@ -320,6 +340,30 @@ mod tests {
             assert!(!line.contains(&b'\n'));
             let said = Command::new("sh").args(["-c", std::str::from_utf8(&line).unwrap()]).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&said.stdout), word);
+        }
+    }
+
+    #[test]
+    fn missing_program_is_named_with_its_host() {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        for (program, why) in [
+            ("sh", None),
+            ("/bin/sh", None),
+            ("no such program", Some("no such program in PATH")),
+            ("./no-such-program", Some("there is no such executable file")),
+            ("/", Some("there is no such executable file")),
+        ] {
+            let line = format!("{FIND}_transom_find \"$PATH\" '{program}'; echo found");
+            let said = Command::new("sh").args(["-c", &line]).output().unwrap();
+            let expected = why.map_or(String::new(), |why| {
+                format!(
+                    "transom: cannot start `{program}` on host {}: {why}; is it built there, and is the name right?\n",
+                    host.trim_end()
+                )
+            });
+            assert_eq!(String::from_utf8_lossy(&said.stderr), expected);
+            assert_eq!(said.status.code(), Some(if why.is_some() { 127 } else { 0 }), "{program}");
+            assert_eq!(said.stdout.is_empty(), why.is_some(), "{program}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A rank's connection to the hub, shared by all its groups, and the state that its reading thread has received.
 
-use super::frames::{GATHERED, GONE, JOB, LONGEST, State, parse_gone};
+use super::frames::{GATHERED, GONE, JOB, LONGEST, MemberState, parse_gone};
 use super::silence::{self, Silence};
 use super::wire::{Body, Frame, Opener, Sealer};
 use crate::lock::lock;
@@ -43,7 +43,7 @@ pub(super) struct Group {
     pub members: Vec<Rank>,
     /// One more than the index of the first member that died; 0 if none has.
     died: AtomicU64,
-    /// A [`State`] per member.
+    /// A [`MemberState`] per member.
     states: Box<[AtomicU8]>,
     /// The connection has ended.
     closed: AtomicBool,
@@ -196,7 +196,7 @@ impl Connection {
 
 impl Group {
     pub fn new(id: u64, me: Rank, members: Vec<Rank>) -> Self {
-        let states = members.iter().map(|_| AtomicU8::new(State::There as u8)).collect();
+        let states = members.iter().map(|_| AtomicU8::new(MemberState::There as u8)).collect();
         let (died, closed) = (AtomicU64::new(0), AtomicBool::new(false));
         Group { id, me, members, died, states, closed, gathered: Mutex::default(), changed: Condvar::new() }
     }
@@ -250,18 +250,18 @@ impl Group {
     }
 
     pub fn has_died(&self, member: Rank) {
-        self.is(member, State::Died);
+        self.is(member, MemberState::Died);
     }
 
-    fn is(&self, member: Rank, state: State) {
+    fn is(&self, member: Rank, state: MemberState) {
         self.states[member].store(state as u8, SeqCst);
-        if state == State::Died {
+        if state == MemberState::Died {
             let _ = self.died.compare_exchange(0, member as u64 + 1, SeqCst, SeqCst);
         }
     }
 
-    pub fn state(&self, member: Rank) -> Option<State> {
-        State::from_byte(self.states.get(member)?.load(SeqCst))
+    pub fn state(&self, member: Rank) -> Option<MemberState> {
+        MemberState::from_byte(self.states.get(member)?.load(SeqCst))
     }
 
     pub fn first_death(&self) -> Option<Rank> {
@@ -269,7 +269,7 @@ impl Group {
     }
 
     pub fn has_left(&self, member: Rank) -> bool {
-        self.state(member) == Some(State::Left)
+        self.state(member) == Some(MemberState::Left)
     }
 
     /// The error with which every blocking call fails from now on, if any.

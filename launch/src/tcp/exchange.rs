@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Group};
 use super::contact::Contact;
-use super::frames::{BYE, FAIL, FORM, LEAVE, LONGEST, PART, State, TOO_LONG, body_of_members, parse_parts};
+use super::frames::{BYE, FAIL, FORM, LEAVE, LONGEST, MemberState, PART, TOO_LONG, body_of_members, parse_parts};
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::lock::lock;
@@ -254,7 +254,7 @@ impl OobExchange for Tcp {
         let group = &self.0.group;
         // Any death ends a wait. The death of the awaited rank is reported first.
         if let Awaited::Rank(rank) | Awaited::Behind(rank) = awaited
-            && group.state(rank) == Some(State::Died)
+            && group.state(rank) == Some(MemberState::Died)
         {
             return Err(FabricError::PeerDied { rank });
         }

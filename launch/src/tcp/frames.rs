@@ -28,7 +28,7 @@ pub(super) const HERE: u8 = 7;
 pub(super) const WELCOME: u8 = 17;
 /// A round is complete: the parts of all members.
 pub(super) const GATHERED: u8 = 18;
-/// Members have left or died: the index of each in the group, and its [`State`].
+/// Members have left or died: the index of each in the group, and its [`MemberState`].
 pub(super) const GONE: u8 = 19;
 /// The hub refuses the rank. The body names the process that joined as this rank, or is zero if its process ended
 /// before it joined.
@@ -40,20 +40,20 @@ pub(super) const JOB: u64 = 0;
 /// State of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum MemberState {
     There = 0,
     Left = 1,
     Died = 2,
 }
 
-impl State {
+impl MemberState {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
-        [State::There, State::Left, State::Died].into_iter().find(|state| *state as u8 == byte)
+        [MemberState::There, MemberState::Left, MemberState::Died].into_iter().find(|state| *state as u8 == byte)
     }
 }
 
 /// Encodes members that are gone, each with its state.
-pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, State)>) -> Vec<u8> {
+pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, MemberState)>) -> Vec<u8> {
     gone.flat_map(|(member, state)| {
         let [a, b, c, d] = (member as u32).to_le_bytes();
         [a, b, c, d, state as u8]
@@ -62,11 +62,11 @@ pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, State)>) -> Vec<u8
 }
 
 /// Decodes the members of a group of `size` that are gone; `None` if the body is malformed.
-pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, State)>> {
+pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, MemberState)>> {
     let (entries, rest) = body.as_chunks::<5>();
     let entry = |&[a, b, c, d, state]: &[u8; 5]| {
         let member = u32::from_le_bytes([a, b, c, d]) as usize;
-        Some((member, State::from_byte(state)?)).filter(|_| member < size)
+        Some((member, MemberState::from_byte(state)?)).filter(|_| member < size)
     };
     if rest.is_empty() { entries.iter().map(entry).collect() } else { None }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn malformed_departure_lists_are_refused() {
-        let gone = [(2, State::Died), (0, State::Left)];
+        let gone = [(2, MemberState::Died), (0, MemberState::Left)];
         assert_eq!(body_of_gone(gone.into_iter()), b"\x02\0\0\0\x02\0\0\0\0\x01");
         assert_eq!(parse_gone(&body_of_gone(gone.into_iter()), 3).unwrap(), gone);
         for wrong in [&b"\x03\0\0\0\x02"[..], b"\0\0\0\0\x03", b"\0\0\0\0"] {

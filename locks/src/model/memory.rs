@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// All words of all ranks. Stores only nonzero words, so that states stay small.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Memory(Vec<(u64, u64)>, Halves);
+pub(super) struct SimWords(Vec<(u64, u64)>, Halves);
 
 /// The atomics that have read their word and not yet written it, with the rank, the word and the value read.
 type Halves = Vec<(Rank, u64, u64)>;
 
-impl Memory {
+impl SimWords {
     pub fn get(&self, at: At) -> u64 {
         self.place(at).map_or(0, |place| self.0[place].1)
     }

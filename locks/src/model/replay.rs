@@ -2,7 +2,7 @@
 
 use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
-use super::memory::{Channels, Memory, Message};
+use super::memory::{Channels, Message, SimWords};
 use crate::{At, Awaited, Network, Rank, Wake};
 use std::cell::RefCell;
 use std::fmt;
@@ -120,7 +120,7 @@ pub(super) struct Shape {
 /// The network's state during a run of a phase, and the progress of the run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    pub memory: Memory,
+    pub memory: SimWords,
     pub channels: Channels,
     pub oracle: Option<FifoOracle>,
     /// The results of this phase's verbs so far; `None` while an addition is in flight.

@@ -3,7 +3,7 @@
 
 use super::event::{Action, Event};
 use super::fifo_oracle::{FifoOracle, Verb};
-use super::memory::{Channels, Memory, Message};
+use super::memory::{Channels, Message, SimWords};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
 use super::state::{RankState, State};
@@ -148,7 +148,7 @@ impl<P: Program> Sim<P> {
             done: false,
         };
         let mut state = State {
-            memory: Memory::default(),
+            memory: SimWords::default(),
             channels: Channels::default(),
             oracle: self.program.locks().map(|layout| FifoOracle::new(layout, self.shape.ranks)),
             ranks: (0..self.shape.ranks).map(rank).collect(),

@@ -1,7 +1,7 @@
 //! The state of a simulated network, as plain data.
 
 use super::fifo_oracle::{Call, FifoOracle};
-use super::memory::{Channels, Memory};
+use super::memory::{Channels, SimWords};
 use super::program::Program;
 use super::replay::Blocked;
 use super::sim::Sim;
@@ -19,7 +19,7 @@ use crate::{At, Rank};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State<L> {
-    pub(super) memory: Memory,
+    pub(super) memory: SimWords,
     pub(super) channels: Channels,
     pub(super) oracle: Option<FifoOracle>,
     pub(super) ranks: Vec<RankState<L>>,

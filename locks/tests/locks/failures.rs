@@ -15,7 +15,7 @@ struct Rows<const C: u32> {
 
 /// The state of a rank: its locks, and for rank 0 the progress of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Kept<const C: u32> {
+struct RankLocks<const C: u32> {
     locks: Vec<TargetLock<C>>,
     progress: Progress,
 }
@@ -31,10 +31,10 @@ impl<const C: u32> Rows<C> {
 }
 
 impl<const C: u32> Program for Rows<C> {
-    type Local = Kept<C>;
+    type Local = RankLocks<C>;
 
-    fn start(&self, _: Rank) -> Kept<C> {
-        Kept { locks: vec![TargetLock::new(); self.rows.len()], progress: Progress::default() }
+    fn start(&self, _: Rank) -> RankLocks<C> {
+        RankLocks { locks: vec![TargetLock::new(); self.rows.len()], progress: Progress::default() }
     }
 
     /// One phase more, so that the state of rank 0 after its last call is checked first.
@@ -42,7 +42,13 @@ impl<const C: u32> Program for Rows<C> {
         self.rows[rank].len() + 1
     }
 
-    fn phase(&self, rank: Rank, phase: usize, kept: &mut Kept<C>, network: &Replay) -> Result<(), Error<Suspended>> {
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        kept: &mut RankLocks<C>,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
         let Some(call) = self.rows[rank].get(phase) else {
             let word = LockLayout::words(self.rows.len());
             return Ok(network.notify(At { rank, word }, 1, Wake::Home)?);
@@ -74,14 +80,14 @@ impl<const C: u32> Program for Rows<C> {
         self.rows[rank].get(phase).copied().filter(|_| rank > 0)
     }
 
-    fn check(&self, state: &State<Kept<C>>) -> Result<(), String> {
+    fn check(&self, state: &State<RankLocks<C>>) -> Result<(), String> {
         if state.is_done() { self.check_end(state) } else { Ok(()) }
     }
 }
 
 impl<const C: u32> Rows<C> {
     /// Returns whether rank 0 holds nothing at the end, and left no trace at the locks that it did not break.
-    fn check_end(&self, state: &State<Kept<C>>) -> Result<(), String> {
+    fn check_end(&self, state: &State<RankLocks<C>>) -> Result<(), String> {
         let kept = state.local(0);
         if let Some(target) = kept.locks.iter().position(TargetLock::<C>::is_held) {
             return Err(format!("rank 0 holds the lock of rank {target} at the end"));
@@ -102,7 +108,7 @@ impl<const C: u32> Rows<C> {
 
     /// A failing verb breaks at most its own lock and the locks below it at which rank 0 waits. A verb that did not
     /// start breaks none.
-    fn check_broken(&self, kept: &Kept<C>) -> Result<(), String> {
+    fn check_broken(&self, kept: &RankLocks<C>) -> Result<(), String> {
         let broken: Vec<Rank> = (0..kept.locks.len()).filter(|&target| kept.locks[target].is_broken()).collect();
         let Some((kind, at)) = kept.progress.failed else {
             return if broken.is_empty() { Ok(()) } else { Err(format!("nothing failed, and {broken:?} are broken")) };
@@ -116,7 +122,7 @@ impl<const C: u32> Rows<C> {
     }
 
     /// Returns whether ranks are blocked only at locks that rank 0 has broken, where the network must end their waits.
-    fn only_broken_hold_up(&self, deadlock: &str, kept: &Kept<C>) -> bool {
+    fn only_broken_hold_up(&self, deadlock: &str, kept: &RankLocks<C>) -> bool {
         let mut at_locks = deadlock.split("lock of rank ").skip(1);
         !deadlock.contains("rank 0 waits")
             && at_locks.all(|rest| {

@@ -51,7 +51,7 @@ const fn long_cells(ranks: usize) -> usize {
 /// Place where a rank posts its data of a round. The call determines the place, so a rank that reads another place has
 /// made another call.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum LineKind {
     /// A line that both ranks of a pair write, half each: one line transfer brings each rank the other's data.
     Pair,
     /// Half a line of the rank's own: one line transfer brings a reader two rounds of a rank that is ahead.
@@ -60,13 +60,13 @@ pub(super) enum Place {
     Lines,
 }
 
-impl Place {
-    pub const ALL: [Place; 3] = [Place::Pair, Place::Half, Place::Lines];
+impl LineKind {
+    pub const ALL: [LineKind; 3] = [LineKind::Pair, LineKind::Half, LineKind::Lines];
 
     /// Returns the payload bytes; longer data goes to a cell.
     #[inline(always)]
     pub fn carries(self) -> usize {
-        if self == Place::Lines { LINES_CARRY } else { HALF_CARRIES }
+        if self == LineKind::Lines { LINES_CARRY } else { HALF_CARRIES }
     }
 }
 
@@ -128,18 +128,18 @@ impl Block {
     }
 
     /// Returns whether any rank posts at `place`.
-    pub fn has(self, place: Place) -> bool {
-        place != Place::Pair || self.ranks == 2
+    pub fn has(self, place: LineKind) -> bool {
+        place != LineKind::Pair || self.ranks == 2
     }
 
     /// Returns the offset of the line of `rank` in `round`.
     #[inline(always)]
-    pub fn line(self, rank: Rank, round: u64, place: Place) -> usize {
+    pub fn line(self, rank: Rank, round: u64, place: LineKind) -> usize {
         let slot = slot(round);
         match place {
-            Place::Pair => self.pairs + slot * LINE + rank * (LINE / 2),
-            Place::Half => self.halves + rank * HALVES + slot * (LINE / 2),
-            Place::Lines => self.lines + (rank * SLOTS + slot) * 2 * LINE,
+            LineKind::Pair => self.pairs + slot * LINE + rank * (LINE / 2),
+            LineKind::Half => self.halves + rank * HALVES + slot * (LINE / 2),
+            LineKind::Lines => self.lines + (rank * SLOTS + slot) * 2 * LINE,
         }
     }
 

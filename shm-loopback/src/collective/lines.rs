@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! All ranks number rounds alike, from 1. Every rank *posts* its line once in each round. A stamp is the round number
-//! and a hash of the signatures of all calls so far. The call determines the [`Place`] of the line, so a rank that
+//! and a hash of the signatures of all calls so far. The call determines the [`LineKind`] of the line, so a rank that
 //! looks at the wrong place has made another call.
 //!
 //! 1. A line is stored before the number of its round, so a rank that [sees](Lines::see) the number sees the line.
@@ -17,7 +17,7 @@
 //!
 //! All waits share one event count: each waits for a line, and any line may be one that some rank waits for.
 
-use super::block::{Block, HALF_CARRIES, LINE, MODEL, Place, SLOTS, STAMP};
+use super::block::{Block, HALF_CARRIES, LINE, LineKind, MODEL, SLOTS, STAMP};
 use super::broken::{Differ, Failure};
 use super::shared_lines::{Shared, SharedLines, Word};
 use std::sync::atomic::Ordering::*;
@@ -35,7 +35,7 @@ const LOOKS: u32 = 16;
 #[derive(Clone, Copy, Default)]
 struct Said {
     calls: u64,
-    place: Place,
+    place: LineKind,
 }
 
 /// The ranks that post data in each round of a call, and the number of bytes. Equal at all ranks.
@@ -62,7 +62,7 @@ pub(super) struct Lines<S = Shared> {
     pub name: &'static str,
     pub call: u64,
     calls: u64,
-    place: Place,
+    place: LineKind,
 }
 
 impl<S: SharedLines> Lines<S> {
@@ -78,7 +78,7 @@ impl<S: SharedLines> Lines<S> {
             name: "",
             call: 0,
             calls: 0,
-            place: Place::default(),
+            place: LineKind::default(),
         }
     }
 
@@ -87,9 +87,9 @@ impl<S: SharedLines> Lines<S> {
     pub fn begin(&mut self, name: &'static str, call: u64, says: Says) -> Result<(), Failure> {
         (self.name, self.call) = (name, call);
         self.place = match says {
-            Says::All(len) if len <= HALF_CARRIES && self.block.ranks() == 2 => Place::Pair,
-            Says::Some(len) if len <= HALF_CARRIES => Place::Half,
-            _ => Place::Lines,
+            Says::All(len) if len <= HALF_CARRIES && self.block.ranks() == 2 => LineKind::Pair,
+            Says::Some(len) if len <= HALF_CARRIES => LineKind::Half,
+            _ => LineKind::Lines,
         };
         if self.is_broken() {
             return Err(self.why_broken());
@@ -106,7 +106,7 @@ impl<S: SharedLines> Lines<S> {
 
     /// Like [`post`](Self::post), where the caller knows the place of the call.
     #[inline(always)]
-    pub fn post_at(&mut self, place: Place, bytes: &[u8]) -> Result<u64, Failure> {
+    pub fn post_at(&mut self, place: LineKind, bytes: &[u8]) -> Result<u64, Failure> {
         self.post_parts_at(place, bytes.len(), std::iter::once((0, bytes)))
     }
 
@@ -124,7 +124,7 @@ impl<S: SharedLines> Lines<S> {
     #[inline(always)]
     fn post_parts_at<'b>(
         &mut self,
-        place: Place,
+        place: LineKind,
         len: usize,
         parts: impl IntoIterator<Item = (usize, &'b [u8])>,
     ) -> Result<u64, Failure> {
@@ -135,7 +135,7 @@ impl<S: SharedLines> Lines<S> {
         }
         let line = self.block.line(self.me, round, place);
         let (number, hash) = self.stamp(line);
-        if place != Place::Pair {
+        if place != LineKind::Pair {
             // A polling rank may still read this line. The number 0 keeps it from taking the new data for the old.
             number.store(0, Relaxed);
             self.shared.fence(Release);
@@ -148,7 +148,7 @@ impl<S: SharedLines> Lines<S> {
         }
         self.publish(round, number, hash);
         (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place }, round);
-        if place == Place::Half {
+        if place == LineKind::Half {
             // Prefetches the following line.
             self.shared.prefetch::<true>(self.block.line(self.me, round + 2, place));
         }
@@ -168,7 +168,7 @@ impl<S: SharedLines> Lines<S> {
     /// [`exchange`](Self::exchange).
     #[inline(always)]
     pub fn is_pair(&self) -> bool {
-        self.place == Place::Pair
+        self.place == LineKind::Pair
     }
 
     /// Posts the next round with `mine`, and reads as many bytes of the other of two ranks. Does the same as
@@ -179,14 +179,14 @@ impl<S: SharedLines> Lines<S> {
         if round > self.heard + AHEAD {
             self.make_room(round, round - AHEAD)?;
         }
-        let (line, me) = (self.block.line(0, round, Place::Pair), self.me % 2);
+        let (line, me) = (self.block.line(0, round, LineKind::Pair), self.me % 2);
         let (payload, half) = (line + STAMP, LINE / 2);
         let words = self.shared.line(line);
         if !mine.is_empty() {
             self.shared.write(payload + me * half, mine);
         }
         self.publish(round, &words[4 * me], &words[4 * me + 1]);
-        (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place: Place::Pair }, round);
+        (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place: LineKind::Pair }, round);
         self.look(1 - me, round, (&words[4 - 4 * me], &words[5 - 4 * me]))?;
         if !mine.is_empty() {
             self.shared.read(payload + (1 - me) * half, theirs);
@@ -206,7 +206,7 @@ impl<S: SharedLines> Lines<S> {
 
     /// Returns the offset of the `len` bytes of a round. `line` is the offset of its stamp.
     #[inline(always)]
-    fn payload(&self, rank: Rank, round: u64, (place, line): (Place, usize), len: usize) -> usize {
+    fn payload(&self, rank: Rank, round: u64, (place, line): (LineKind, usize), len: usize) -> usize {
         debug_assert!(len <= self.block.cell_bytes(), "data fits into a cell");
         match len <= place.carries() {
             true => line + STAMP,
@@ -221,10 +221,10 @@ impl<S: SharedLines> Lines<S> {
     }
 
     #[inline(always)]
-    fn see_at(&mut self, place: Place, rank: Rank, round: u64) -> Result<usize, Failure> {
+    fn see_at(&mut self, place: LineKind, rank: Rank, round: u64) -> Result<usize, Failure> {
         let line = self.block.line(rank, round, place);
         self.look(rank, round, self.stamp(line))?;
-        if place == Place::Half {
+        if place == LineKind::Half {
             // Prefetches the following line, which a rank that is ahead has written.
             self.shared.prefetch::<false>(self.block.line(rank, round + 2, place));
         }
@@ -280,7 +280,7 @@ impl<S: SharedLines> Lines<S> {
     #[inline(always)]
     pub fn take_at(
         &mut self,
-        place: Place,
+        place: LineKind,
         rank: Rank,
         round: u64,
         (len, at): (usize, usize),
@@ -332,7 +332,7 @@ impl<S: SharedLines> Lines<S> {
         let awaited = Awaited::Rank(rank);
         let (number, hash) = self.stamp(self.block.line(rank, round, place));
         // Places of the round if its rank made another call.
-        let others = Place::ALL.into_iter().filter(|&other| other != place && self.block.has(other));
+        let others = LineKind::ALL.into_iter().filter(|&other| other != place && self.block.has(other));
         let wait = Wait { rank: self.me, call: &self.name, awaited, deadline: None };
         let look = || {
             // Loaded first: the rank that broke the board may have posted the round before.

@@ -18,7 +18,7 @@ const RANKS: usize = 2;
 const BYTES: usize = 64 + RANKS * 128 + SLOTS * 64 + RANKS * 128 + 128 + SLOTS * RANKS * 128;
 
 /// Memory of two ranks. Each word exists twice: as a word of stamps, and as a word of data.
-struct Memory {
+struct ModelMemory {
     stamps: Vec<[AtomicU64; 8]>,
     carried: Vec<UnsafeCell<u64>>,
     event: Modelled,
@@ -26,7 +26,7 @@ struct Memory {
 
 /// Access of one rank to the memory.
 #[derive(Clone)]
-struct Model(Arc<Memory>);
+struct Model(Arc<ModelMemory>);
 
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
@@ -100,7 +100,7 @@ fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || {
-        let memory = Model(Arc::new(Memory {
+        let memory = Model(Arc::new(ModelMemory {
             stamps: (0..BYTES / 64).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             carried: (0..BYTES / 8).map(|_| UnsafeCell::new(0)).collect(),
             event: Modelled::new(),

@@ -1,7 +1,7 @@
 //! Calls that move bytes unchanged. Longer calls are cut into rounds, and the sender is up to a few rounds ahead of its
 //! readers.
 
-use super::block::{HALF_CARRIES, Place};
+use super::block::{HALF_CARRIES, LineKind};
 use super::board::ShmCollective;
 use super::broken::Failure;
 use super::lines::Says;
@@ -74,7 +74,7 @@ impl ShmCollective {
         self.lines.begin("broadcast", call, Says::Some(data.len()))?;
         self.must_be_rank(root)?;
         if data.len() <= HALF_CARRIES {
-            return self.copy_piece_from_root(Place::Half, root, true, data);
+            return self.copy_piece_from_root(LineKind::Half, root, true, data);
         }
         self.on_either_path(Kind::Broadcast, data.len(), |board, reach| match reach {
             Some(reach) if board.lines.me == root => board.offer_to_all(reach, data, || {}),
@@ -88,17 +88,23 @@ impl ShmCollective {
     pub(super) fn copy_from_root(&mut self, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
         let most = self.lines.block.cell_bytes();
         if data.len() <= most {
-            return self.copy_piece_from_root(Place::Lines, root, true, data);
+            return self.copy_piece_from_root(LineKind::Lines, root, true, data);
         }
         let cut = Cut::of(data.len(), most);
         for step in 0..cut.rounds {
-            self.copy_piece_from_root(Place::Lines, root, step == 0, &mut data[cut.part(step)])?;
+            self.copy_piece_from_root(LineKind::Lines, root, step == 0, &mut data[cut.part(step)])?;
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn copy_piece_from_root(&mut self, place: Place, root: Rank, first: bool, part: &mut [u8]) -> Result<(), Failure> {
+    fn copy_piece_from_root(
+        &mut self,
+        place: LineKind,
+        root: Rank,
+        first: bool,
+        part: &mut [u8],
+    ) -> Result<(), Failure> {
         if self.lines.me == root {
             let round = self.lines.post_at(place, part)?;
             return if first { self.meet(round) } else { Ok(()) };

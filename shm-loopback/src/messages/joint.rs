@@ -10,7 +10,7 @@
 //! waits until the owner continues or its process ends, because the owner could still write to the target.
 
 use super::inbox::Inbox;
-use crate::reach::{self, Place, Reach};
+use crate::reach::{self, Reach, Reached};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use transom_channel::wire::Key;
@@ -245,12 +245,12 @@ fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(),
     }
     let (offset, length) = part(chunk, what.length);
     job.reach(job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
-        Place::Here(source) => {
+        Reached::Here(source) => {
             // SAFETY: within a buffer that this rank offers, and does not modify before it is withdrawn.
             let source = unsafe { std::slice::from_raw_parts(source, length) };
             job.write(reader, (what.to, offset), source)
         }
-        Place::There(_) => unreachable!("this rank's memory is in its process"),
+        Reached::There(_) => unreachable!("this rank's memory is in its process"),
     })
 }
 

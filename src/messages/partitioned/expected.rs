@@ -15,7 +15,7 @@ use transom_channel::{RecvTarget, Select, Status as Came};
 
 /// All waiting receive ends of a rank, in the order in which they were made. No queue is empty.
 #[derive(Default)]
-pub(crate) struct Expected(HashMap<Lane, VecDeque<Place>>);
+pub(crate) struct Expected(HashMap<Lane, VecDeque<ExpectedEnd>>);
 
 /// Matching key of partitioned messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub(super) trait ReceiveEnd: Send + Sync {
     fn announced(&self, core: &mut Core, announced: Result<Announcement, Fault>);
 }
 
-enum Place {
+enum ExpectedEnd {
     Kept(Arc<dyn ReceiveEnd>),
     /// Number of consecutive dropped receive ends.
     Dropped(usize),
@@ -48,7 +48,7 @@ impl Expected {
     fn take(&mut self, lane: Lane) -> Option<Arc<dyn ReceiveEnd>> {
         let places = self.0.get_mut(&lane)?;
         let end = match places.front_mut()? {
-            Place::Dropped(left) if *left > 1 => {
+            ExpectedEnd::Dropped(left) if *left > 1 => {
                 *left -= 1;
                 return None;
             }
@@ -58,7 +58,7 @@ impl Expected {
             self.0.remove(&lane);
         }
         match end {
-            Some(Place::Kept(end)) => Some(end),
+            Some(ExpectedEnd::Kept(end)) => Some(end),
             _ => None,
         }
     }
@@ -67,14 +67,14 @@ impl Expected {
     /// memory.
     pub(super) fn release<E: ReceiveEnd>(&mut self, lane: Lane, end: &Arc<E>) {
         let Some(places) = self.0.get_mut(&lane) else { return };
-        let is_it = |place: &Place| matches!(place, Place::Kept(kept) if Arc::as_ptr(kept).cast::<()>() == Arc::as_ptr(end).cast());
+        let is_it = |place: &ExpectedEnd| matches!(place, ExpectedEnd::Kept(kept) if Arc::as_ptr(kept).cast::<()>() == Arc::as_ptr(end).cast());
         let Some(at) = places.iter().position(is_it) else { return };
-        let dropped = |place: Option<&Place>| match place {
-            Some(Place::Dropped(number)) => *number,
+        let dropped = |place: Option<&ExpectedEnd>| match place {
+            Some(ExpectedEnd::Dropped(number)) => *number,
             _ => 0,
         };
         let (before, after) = (dropped(at.checked_sub(1).and_then(|at| places.get(at))), dropped(places.get(at + 1)));
-        places[at] = Place::Dropped(before + 1 + after);
+        places[at] = ExpectedEnd::Dropped(before + 1 + after);
         if after > 0 {
             places.remove(at + 1);
         }
@@ -92,7 +92,7 @@ impl Expected {
 /// Appends a receive end to its lane.
 pub(super) fn expect(core: &mut Core, lane: Lane, end: Arc<dyn ReceiveEnd>) {
     let is_first = !core.expected.is_awaited(lane);
-    core.expected.0.entry(lane).or_default().push_back(Place::Kept(end));
+    core.expected.0.entry(lane).or_default().push_back(ExpectedEnd::Kept(end));
     if is_first {
         let announcement = post_announcement(core, lane);
         core.attend(Box::new(Announcements { lane, announcement }));

@@ -20,7 +20,7 @@ pub fn perform(world: &World, program: &Program) -> Vec<u64> {
         Flavour::Dynamic => transom::Flavor::Dynamic { slots: 2 },
     };
     let mut window: Window<u64> = world.window(flavour, 1).unwrap();
-    let mut memory = Memory::new(world, program, &mut window);
+    let mut memory = AttachedParts::new(world, program, &mut window);
     let (mut seen, mut signals) = (Vec::new(), 0);
     for phase in &program.phases {
         let (mine, dynamic) = (&phase.epochs[me], program.flavour == Flavour::Dynamic);
@@ -102,15 +102,15 @@ pub fn gathered(world: &World, seen: &[u64]) -> Option<Vec<Vec<u64>>> {
 }
 
 /// Attached memory, by rank, if the window is dynamic.
-struct Memory {
+struct AttachedParts {
     names: Window<Address>,
     addresses: Vec<Address>,
     reached: Vec<Attached<Provider>>,
 }
 
-impl Memory {
+impl AttachedParts {
     fn new(world: &World, program: &Program, window: &mut Window<u64>) -> Self {
-        let mut memory = Memory { names: world.allocate(1).unwrap(), addresses: vec![], reached: vec![] };
+        let mut memory = AttachedParts { names: world.allocate(1).unwrap(), addresses: vec![], reached: vec![] };
         if program.flavour == Flavour::Dynamic {
             let address = window.attach(program.lens[world.rank()]).unwrap();
             memory.tell(world, window, address);
@@ -166,7 +166,7 @@ impl Memory {
 struct Actor<'m> {
     me: Rank,
     dynamic: bool,
-    memory: &'m Memory,
+    memory: &'m AttachedParts,
 }
 
 impl Actor<'_> {

@@ -44,7 +44,7 @@ fn mixed(world: &transom::World, window: &mut Window<u64>) -> Result<(), Error> 
     let epoch = window.lock_shared(0)?;
     let mut word = epoch.rget(0, 1)?;
     let mut both: [&mut dyn Pending; 2] = [&mut there, &mut word];
-    wait_all(&mut both);
+    wait_all(&mut both)?;
     #[cfg(not(wrong))]
     word.wait()?;
     epoch.unlock()?; //~ E0505

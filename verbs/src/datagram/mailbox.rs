@@ -53,11 +53,11 @@ struct Home {
     memory: Buffer,
     /// Bytes per buffer.
     each: usize,
-    state: Mutex<State>,
+    state: Mutex<MailboxState>,
 }
 
 /// State of the receive buffers by number. A buffer in neither list belongs to a letter.
-struct State {
+struct MailboxState {
     /// Buffers to be posted.
     free: Vec<u32>,
     /// True for buffers that are posted to the adapter.
@@ -220,7 +220,7 @@ impl Home {
         let queue = Datagrams::new(&rail.domain, &received, &received, capacity, &rail.near_end(0), key)?;
         let each = (ROUTE + (128 << rail.mtu())).next_multiple_of(64);
         let memory = Buffer::new(&rail.domain, room as usize * each, Access::Local)?;
-        let state = State { free: (0..room).collect(), posted: vec![false; room as usize].into() };
+        let state = MailboxState { free: (0..room).collect(), posted: vec![false; room as usize].into() };
         let home = Home { queue, received, memory, each, state: Mutex::new(state) };
         home.expect(&mut home.state())
             .map_err(|source| VerbsError::system("posting receives for datagrams", source))?;
@@ -257,10 +257,10 @@ impl Home {
 
     /// Reopens the receiving queue pair after an error. Posted receives return to the free list; datagrams that arrived
     /// meanwhile are lost.
-    fn open_again(&self, state: &mut State) {
+    fn open_again(&self, state: &mut MailboxState) {
         match self.queue.open_again(|| _ = self.received.poll(&mut |_| ())) {
             Ok(()) => {
-                let State { free, posted } = state;
+                let MailboxState { free, posted } = state;
                 free.extend(
                     (0..).zip(posted.iter_mut()).filter_map(|(number, is)| std::mem::take(is).then_some(number)),
                 );
@@ -280,13 +280,13 @@ impl Home {
         }
     }
 
-    fn hand_over(&self, state: &mut State) {
+    fn hand_over(&self, state: &mut MailboxState) {
         if let Err(error) = self.expect(state) {
             tracing::error!(%error, "cannot post receives for datagrams");
         }
     }
 
-    fn expect(&self, State { free, posted }: &mut State) -> io::Result<()> {
+    fn expect(&self, MailboxState { free, posted }: &mut MailboxState) -> io::Result<()> {
         let buffers = free.drain(..).map(|number| {
             posted[number as usize] = true;
             (Token::new(0, number.into()), [self.memory.piece(number as usize * self.each, self.each)])
@@ -297,7 +297,7 @@ impl Home {
         unsafe { self.queue.expect(&buffers) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
         lock(&self.state)
     }
 }

@@ -10,10 +10,10 @@ use transom_launch::lock;
 pub(crate) struct RegistrationPool<B> {
     /// Most bytes kept for reuse.
     most: usize,
-    kept: Mutex<Kept<B>>,
+    kept: Mutex<PooledMemory<B>>,
 }
 
-struct Kept<B> {
+struct PooledMemory<B> {
     /// Free memory with its size, in order of return.
     free: VecDeque<(usize, B)>,
     bytes: usize,
@@ -49,7 +49,7 @@ fn size_for(bytes: usize) -> Option<usize> {
 impl<B> RegistrationPool<B> {
     pub fn new(most: usize) -> Arc<Self> {
         let (free, counts) = Default::default();
-        Arc::new(RegistrationPool { most, kept: Mutex::new(Kept { free, bytes: 0, counts }) })
+        Arc::new(RegistrationPool { most, kept: Mutex::new(PooledMemory { free, bytes: 0, counts }) })
     }
 
     /// Leases memory of at least `bytes` bytes: returned memory, or memory from `make`, which is called outside the
@@ -96,7 +96,7 @@ impl<B> RegistrationPool<B> {
         !gone.is_empty()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept<B>> {
+    fn kept(&self) -> MutexGuard<'_, PooledMemory<B>> {
         lock(&self.kept)
     }
 }

@@ -30,7 +30,7 @@ pub(super) type Table = BTreeMap<Key, Used>;
 
 /// Cached registrations of memory that is sent from repeatedly, by rail.
 #[derive(Clone, Default)]
-struct Kept([Option<Arc<Registered>>; RAILS]);
+struct MessageRegistrations([Option<Arc<Registered>>; RAILS]);
 
 /// `None` if the handle does not refer to a buffer of this rank.
 fn whole(memory: &Bytes) -> Option<Whole> {
@@ -66,7 +66,7 @@ impl VerbsWire {
         let service = self.service.clone();
         let core = service.core_of(by);
         let memory = &core.memory;
-        let kept = lasting.and_then(|lasting| self.cache.find::<Kept>(&lasting.place));
+        let kept = lasting.and_then(|lasting| self.cache.find::<MessageRegistrations>(&lasting.place));
         let registered = if let Some(found) = kept.as_ref().and_then(|kept| kept.0[by].as_ref()) {
             memory.found();
             self.counted.found_registered += 1;
@@ -149,7 +149,7 @@ impl VerbsWire {
     pub(super) fn count_registered(&self, counters: &mut Counters) {
         // Cached registrations may also be in use.
         let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
-        let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
+        let kept = self.cache.kept::<MessageRegistrations>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
         counters.registered_bytes += all.values().map(|what| what.bytes() as u64).sum::<u64>();
         counters.registered += self.counted.registered;

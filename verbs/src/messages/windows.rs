@@ -3,7 +3,7 @@
 use super::wire::VerbsWire;
 use crate::wr::Piece;
 use transom_channel::Wire;
-use transom_channel::delivery::{Place, arrange};
+use transom_channel::delivery::{PieceLoc, arrange};
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window};
 use transom_shm_loopback::messages::Bytes;
 
@@ -37,8 +37,8 @@ impl VerbsWire {
         let Some(memory) = self.known_memory(rail, window.into, 0, true) else { return 0 };
         let spare = Bytes::owned(vec![0_u8; window.piece].into_boxed_slice());
         let at = |place| match place {
-            Place::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
-            Place::Spare => (&spare, 0),
+            PieceLoc::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
+            PieceLoc::Spare => (&spare, 0),
         };
         for ((from, from_at), (to, to_at)) in copies.into_iter().map(|(from, to)| (at(from), at(to))) {
             from.copy(from_at, window.piece, to, to_at);

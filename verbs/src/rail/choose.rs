@@ -189,7 +189,7 @@ fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::Place;
+    use crate::values::RailName;
     use transom_channel::Paths;
 
     const V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(chosen(&settings()), [(1, 1), (1, 2), (5, 2), (5, 3)]);
         assert_eq!(chosen(&Settings { paths: Paths::Both, ..settings() }), [(1, 1), (1, 2), (5, 2)]);
         assert_eq!(chosen(&Settings { paths: Paths::Datagrams, ..settings() }), [(1, 1)]);
-        let of_port = |port| Settings { place: Place { port, ..Place::default() }, ..settings() };
+        let of_port = |port| Settings { place: RailName { port, ..RailName::default() }, ..settings() };
         assert_eq!(chosen(&of_port(Some(2))), [(1, 2), (5, 2)]);
         let error = choose_all(&settings(), &devices[..1]).unwrap_err().to_string();
         assert!(error.contains("port 1 is down"), "{error}");

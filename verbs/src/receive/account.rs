@@ -13,7 +13,7 @@ pub(super) struct Account {
     posted: i64,
     /// Buffers to be posted.
     free: Vec<u32>,
-    came: VecDeque<(u32, What)>,
+    came: VecDeque<(u32, ReceivedItem)>,
     pairs: HashMap<u32, Pair>,
 }
 
@@ -25,7 +25,7 @@ struct Pair {
 
 /// A received item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum ReceivedItem {
     Message { number: u32, bytes: usize },
     Value(u32),
 }
@@ -61,16 +61,16 @@ impl Account {
         match (completion.result, completion.value, pair) {
             (Ok(()), None, Some(pair)) => {
                 let bytes = completion.bytes.min(LONGEST);
-                return self.came.push_back((pair.peer, What::Message { number, bytes }));
+                return self.came.push_back((pair.peer, ReceivedItem::Message { number, bytes }));
             }
-            (Ok(()), Some(value), Some(pair)) => self.came.push_back((pair.peer, What::Value(value))),
+            (Ok(()), Some(value), Some(pair)) => self.came.push_back((pair.peer, ReceivedItem::Value(value))),
             (_, _, pair) => pair.into_iter().for_each(|pair| pair.flushed = true),
         }
         self.free.push(number);
     }
 
     /// Takes the oldest received item, with its sender.
-    pub fn take(&mut self) -> Option<(u32, What)> {
+    pub fn take(&mut self) -> Option<(u32, ReceivedItem)> {
         self.came.pop_front()
     }
 
@@ -92,7 +92,7 @@ impl Account {
     /// Drops all received items.
     pub fn discard(&mut self) {
         while let Some((_, what)) = self.came.pop_front() {
-            if let What::Message { number, .. } = what {
+            if let ReceivedItem::Message { number, .. } = what {
                 self.free.push(number);
             }
         }
@@ -138,11 +138,11 @@ mod tests {
         account.forget(70, true);
         account.expect(70, 9);
         account.completed(&came(2, 70, usize::MAX));
-        assert_eq!(account.take(), Some((7, What::Message { number: 0, bytes: 100 })));
-        assert_eq!(account.take(), Some((8, What::Value(5))));
+        assert_eq!(account.take(), Some((7, ReceivedItem::Message { number: 0, bytes: 100 })));
+        assert_eq!(account.take(), Some((8, ReceivedItem::Value(5))));
         assert_eq!(
             account.take(),
-            Some((9, What::Message { number: 2, bytes: LONGEST })),
+            Some((9, ReceivedItem::Message { number: 2, bytes: LONGEST })),
             "at most the buffer's length"
         );
         assert_eq!((account.take(), account.post()), (None, vec![1]), "a value frees its buffer at once");

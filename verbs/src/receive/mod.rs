@@ -9,7 +9,7 @@ use super::VerbsError;
 use super::memory::Buffer;
 use super::sys::{Access, CompletionQueue, Domain, SharedQueue};
 use super::wr::{Completions, Token};
-use account::{Account, What};
+use account::{Account, ReceivedItem};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use transom_launch::lock;
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 8;
 pub(super) struct Receives {
     domain: Arc<Domain>,
     made: OnceLock<Made>,
-    state: Mutex<State>,
+    state: Mutex<SharedReceives>,
 }
 
 struct Made {
@@ -40,7 +40,7 @@ struct Made {
 }
 
 #[derive(Default)]
-struct State {
+struct SharedReceives {
     /// The first buffer holds [`FIRST`] receives, each further one [`MORE`].
     memory: Vec<Arc<Buffer>>,
     account: Account,
@@ -133,8 +133,8 @@ impl Receives {
         }
         let (peer, what) = state.account.take()?;
         match what {
-            What::Value(value) => Some(Came::Value(peer, value)),
-            What::Message { number, bytes } => {
+            ReceivedItem::Value(value) => Some(Came::Value(peer, value)),
+            ReceivedItem::Message { number, bytes } => {
                 let (buffer, offset) = state.place(number);
                 let start = buffer.start(offset);
                 Some(Came::Message(peer, Filled { number, bytes, start, home: self.clone() }))
@@ -158,8 +158,8 @@ impl Receives {
         self.state().kept.push(memory);
     }
 
-    fn harvest(&self, made: &Made, state: &mut State) {
-        let State { account, .. } = state;
+    fn harvest(&self, made: &Made, state: &mut SharedReceives) {
+        let SharedReceives { account, .. } = state;
         let before = account.waiting();
         if let Err(error) = made.completions.poll(&mut |completion| account.completed(&completion)) {
             tracing::error!(%error, "cannot poll for received messages");
@@ -176,7 +176,7 @@ impl Receives {
     }
 
     /// Registers more buffers, or the first ones.
-    fn grow(&self, made: &Made, state: &mut State) -> Result<(), VerbsError> {
+    fn grow(&self, made: &Made, state: &mut SharedReceives) -> Result<(), VerbsError> {
         if made.queue.is_none() {
             return Ok(());
         }
@@ -189,7 +189,7 @@ impl Receives {
     }
 
     /// Posts the free buffers.
-    fn fill(&self, made: &Made, state: &mut State) {
+    fn fill(&self, made: &Made, state: &mut SharedReceives) {
         let Some(queue) = &made.queue else { return };
         let free = state.account.post();
         let piece = |number: u32| {
@@ -213,12 +213,12 @@ impl Receives {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SharedReceives> {
         lock(&self.state)
     }
 }
 
-impl State {
+impl SharedReceives {
     fn place(&self, number: u32) -> (&Buffer, usize) {
         let number = number as usize;
         match number.checked_sub(FIRST) {

@@ -25,10 +25,10 @@ const PIECE: usize = 256 << 10;
 pub(super) struct Striped {
     way: Way,
     verb: Verb,
-    state: Mutex<State>,
+    state: Mutex<StripedState>,
 }
 
-struct State {
+struct StripedState {
     /// Stripes that have not ended.
     stripes: Vec<Stripe>,
     /// Times of the stripes; `None` if a stripe changed its rail.
@@ -137,7 +137,7 @@ impl Striped {
             Stripe { way, bytes, posted, numbers, ends, again, turns: None, _registered: registered }
         };
         let stripes = parts.iter().map(stripe).collect();
-        let state = Mutex::new(State { stripes, timed, outcome: None, memory: None });
+        let state = Mutex::new(StripedState { stripes, timed, outcome: None, memory: None });
         Arc::new(Striped { way: far.way, verb, state })
     }
 
@@ -154,7 +154,7 @@ impl Striped {
         if let Some(paths) = &member.paths {
             let mut state = self.state();
             let now = paths.now();
-            let State { stripes, timed, .. } = &mut *state;
+            let StripedState { stripes, timed, .. } = &mut *state;
             for stripe in stripes {
                 paths.count(stripe.way.rail, stripe.bytes);
                 timed.iter_mut().for_each(|timed| timed.posted(stripe.way.rail, now));
@@ -215,7 +215,7 @@ impl Striped {
             return outcome.map(|()| true).map_err(Halt::Failed);
         }
         let now = member.paths.as_ref().map_or(0, |paths| paths.now());
-        let State { stripes, timed, .. } = &mut *state;
+        let StripedState { stripes, timed, .. } = &mut *state;
         let mut failed = None;
         stripes.retain_mut(|stripe| match self.step(member, stripe) {
             Ok(Step::Ended) => {
@@ -274,7 +274,7 @@ impl Striped {
         }
     }
 
-    fn end(self: &Arc<Self>, member: &Member, mut state: MutexGuard<'_, State>, outcome: Result<(), Failure>) {
+    fn end(self: &Arc<Self>, member: &Member, mut state: MutexGuard<'_, StripedState>, outcome: Result<(), Failure>) {
         state.outcome.get_or_insert(outcome);
         let (memory, timed) = (state.memory.take(), state.timed.take());
         drop(state);
@@ -284,7 +284,7 @@ impl Striped {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StripedState> {
         lock(&self.state)
     }
 }

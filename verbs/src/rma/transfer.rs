@@ -27,9 +27,9 @@ const AT_ONCE: usize = 8;
 const PIECE: usize = 1 << 20;
 
 /// A read or write in flight, with its buffer. Dropping it leaves both to the adapter.
-pub struct Transfer(State);
+pub struct Transfer(TransferState);
 
-enum State {
+enum TransferState {
     /// Complete, or copied at once.
     Done(BoxBytes),
     /// The adapter accesses the buffer itself.
@@ -184,7 +184,7 @@ impl Member {
             return unsafe { self.start_lent(Verb::Read, from, passing, len) };
         }
         match memory.passage(len) {
-            Ok(Some(own)) => Ok(Some(Transfer(State::Brought(self.start(Verb::Read, from, own, len)?)))),
+            Ok(Some(own)) => Ok(Some(Transfer(TransferState::Brought(self.start(Verb::Read, from, own, len)?)))),
             // SAFETY: the caller lends the bytes for exclusive use.
             Ok(None) => self.read_by_slots(from.way, from.place, unsafe { into.as_mut() }).map(|()| None),
             Err(error) => Err(self.why(from.way, Halt::Memory(error))),
@@ -202,7 +202,7 @@ impl Member {
     ) -> Result<Option<Transfer>, FabricError> {
         // SAFETY: caller's contract.
         let borrowed = unsafe { self.post_borrowed(self.clone(), verb, at, &of, len) }?;
-        Ok(Some(Transfer(State::Lent(borrowed, of.registered))))
+        Ok(Some(Transfer(TransferState::Lent(borrowed, of.registered))))
     }
 
     /// Waits until a read started by [`start_lent_read`](Self::start_lent_read) is complete and its bytes are in place.
@@ -212,7 +212,7 @@ impl Member {
     pub unsafe fn finish_get(&self, moving: Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
             // SAFETY: the caller lends the bytes for exclusive use.
-            State::Brought(reading) => self.bring(reading, unsafe { into.as_mut() }),
+            TransferState::Brought(reading) => self.bring(reading, unsafe { into.as_mut() }),
             _ => self.finish_moving(moving).map(drop),
         }
     }
@@ -221,10 +221,10 @@ impl Member {
     pub fn start_write(self: &Arc<Self>, to: Far<'_>, source: BoxBytes) -> Result<Transfer, FabricError> {
         let len = source.len();
         match self.core().memory.source(source) {
-            Ok(lent) => Ok(Transfer(State::Direct(self.start(Verb::Write, to, lent, len)?))),
+            Ok(lent) => Ok(Transfer(TransferState::Direct(self.start(Verb::Write, to, lent, len)?))),
             Err(source) => {
                 self.write_by_slots(to.way, to.place, &source)?;
-                Ok(Transfer(State::Done(source)))
+                Ok(Transfer(TransferState::Done(source)))
             }
         }
     }
@@ -236,14 +236,14 @@ impl Member {
             Ok((lent, into)) => {
                 let reading = self.start(Verb::Read, from, lent, len)?;
                 Ok(Transfer(match into {
-                    Some(into) => State::Copied(reading, into),
-                    None => State::Direct(reading),
+                    Some(into) => TransferState::Copied(reading, into),
+                    None => TransferState::Direct(reading),
                 }))
             }
             Err((Some(error), _)) => Err(self.why(from.way, Halt::Memory(error))),
             Err((None, mut into)) => {
                 self.read_by_slots(from.way, from.place, &mut into)?;
-                Ok(Transfer(State::Done(into)))
+                Ok(Transfer(TransferState::Done(into)))
             }
         }
     }
@@ -402,24 +402,26 @@ impl Member {
     /// Returns whether the operation is complete.
     pub fn test(&self, moving: &Transfer) -> Result<bool, FabricError> {
         match &moving.0 {
-            State::Done(_) => Ok(true),
-            State::Direct(under_way) | State::Copied(under_way, _) | State::Brought(under_way) => under_way.is_done(),
-            State::Lent(borrowed, _) => borrowed.is_done(),
+            TransferState::Done(_) => Ok(true),
+            TransferState::Direct(under_way)
+            | TransferState::Copied(under_way, _)
+            | TransferState::Brought(under_way) => under_way.is_done(),
+            TransferState::Lent(borrowed, _) => borrowed.is_done(),
         }
     }
 
     /// Waits until the operation is complete; returns its buffer.
     pub fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         match moving.0 {
-            State::Done(bytes) => Ok(bytes),
-            State::Direct(under_way) => match under_way.finish()? {
+            TransferState::Done(bytes) => Ok(bytes),
+            TransferState::Direct(under_way) => match under_way.finish()? {
                 Lent::Pinned(pinned) => Ok(pinned.into_bytes()),
                 Lent::Slot(_) | Lent::Lease(_) => unreachable!("slots and leases are copied from"),
             },
-            State::Copied(reading, mut into) => self.bring(reading, &mut into).map(|()| into),
+            TransferState::Copied(reading, mut into) => self.bring(reading, &mut into).map(|()| into),
             // Lent memory is not returned.
-            State::Brought(reading) => reading.finish().map(|_| nothing()),
-            State::Lent(borrowed, _registered) => borrowed.finish().map(|()| nothing()),
+            TransferState::Brought(reading) => reading.finish().map(|_| nothing()),
+            TransferState::Lent(borrowed, _registered) => borrowed.finish().map(|()| nothing()),
         }
     }
 }

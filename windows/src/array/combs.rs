@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The position of an element in the owner's part and in the caller's buffer, or the distance of two elements there. In
 /// elements.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct PartAndBuffer {
     pub part: usize,
     pub buffer: usize,
 }
@@ -15,12 +15,12 @@ pub(super) struct Place {
 /// Strips of one length at equal distances. The elements of a strip are adjacent both in the part and in the buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Comb {
-    pub first: Place,
+    pub first: PartAndBuffer,
     /// Elements per strip.
     pub strip: usize,
     /// The number of strips, and their distance.
     pub count: usize,
-    pub step: Place,
+    pub step: PartAndBuffer,
 }
 
 /// Short strips are copied through a library buffer, this many bytes at a time, so that they stay in the L1 cache.
@@ -61,7 +61,7 @@ impl<const D: usize> Share<D> {
         let common: [Range<usize>; D] = std::array::from_fn(|d| self.cuts[d].common(tile[d]));
         // Same as in `Layout`: tiles before this one in this dimension are as long as this tile in the dimensions
         // before, and have all of the owner's elements in those after.
-        let mut first = Place { part: 0, buffer: 0 };
+        let mut first = PartAndBuffer { part: 0, buffer: 0 };
         let (mut lengths, mut before) = ([0; D], 1);
         let mut step = 0;
         for (d, cut) in self.cuts.iter().enumerate() {
@@ -71,7 +71,7 @@ impl<const D: usize> Share<D> {
             lengths[d] = cut.length(tile[d]);
             before *= lengths[d];
         }
-        let step = Place { part: step, buffer: self.cuts[along].step() };
+        let step = PartAndBuffer { part: step, buffer: self.cuts[along].step() };
         // A strip is one row of elements, or several if neither the tile nor the patch has elements beside them.
         let (mut strip, mut row, mut adjoin) = (1, 0, true);
         let (mut sizes, mut size) = ([0; D], 1);
@@ -88,13 +88,13 @@ impl<const D: usize> Share<D> {
         let Some(rows) = (0..row).rev().find(|&d| common[d].len() > 1) else {
             return each(Comb { first, strip, count, step }); // a strip of each tile
         };
-        let of_rows = Place { part: sizes[rows], buffer: self.cuts[rows].width };
+        let of_rows = PartAndBuffer { part: sizes[rows], buffer: self.cuts[rows].width };
         let others = std::array::from_fn(|d| if d < rows { common[d].len() } else { 1 });
         for number in 0..count {
             for at in Odometer::new([0; D], [1; D], others) {
                 let mut first = first.plus(step.times(number));
                 for (d, cut) in self.cuts.iter().enumerate() {
-                    first = first.plus(Place { part: sizes[d], buffer: cut.width }.times(at[d]));
+                    first = first.plus(PartAndBuffer { part: sizes[d], buffer: cut.width }.times(at[d]));
                 }
                 each(Comb { first, strip, count: common[rows].len(), step: of_rows })?;
             }
@@ -140,7 +140,7 @@ impl Comb {
 
     /// True if this is a single strip, and `next` is a single strip that adjoins it in the part and in the buffer.
     fn is_followed_by(&self, next: &Comb) -> bool {
-        let end = self.first.plus(Place { part: self.strip, buffer: self.strip });
+        let end = self.first.plus(PartAndBuffer { part: self.strip, buffer: self.strip });
         self.count == 1 && next.count == 1 && (end.part, end.buffer) == (next.first.part, next.first.buffer)
     }
 
@@ -183,7 +183,7 @@ impl Comb {
 
     /// The position of each strip.
     #[inline]
-    pub fn strips(&self) -> impl Iterator<Item = Place> + use<> {
+    pub fn strips(&self) -> impl Iterator<Item = PartAndBuffer> + use<> {
         let Comb { first, count, step, .. } = *self;
         (0..count).map(move |number| first.plus(step.times(number)))
     }
@@ -202,15 +202,15 @@ impl Comb {
     }
 }
 
-impl Place {
+impl PartAndBuffer {
     #[inline]
-    fn plus(self, other: Place) -> Place {
-        Place { part: self.part + other.part, buffer: self.buffer + other.buffer }
+    fn plus(self, other: PartAndBuffer) -> PartAndBuffer {
+        PartAndBuffer { part: self.part + other.part, buffer: self.buffer + other.buffer }
     }
 
     #[inline]
-    fn times(self, count: usize) -> Place {
-        Place { part: self.part * count, buffer: self.buffer * count }
+    fn times(self, count: usize) -> PartAndBuffer {
+        PartAndBuffer { part: self.part * count, buffer: self.buffer * count }
     }
 }
 

@@ -34,7 +34,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     ///     let access = plate.lock_all()?;
     ///     let sum = scope(|scope| {
     ///         let row = scope.get_patch(&access, [2..3, 0..8], &mut row)?;
-    ///         drop(scope.get_patch(&access, [0..8, 5..6], &mut column)?);
+    ///         scope.get_patch(&access, [0..8, 5..6], &mut column)?;
     ///         // ... compute ...
     ///         Ok::<f64, Error>(row.wait()?.iter().sum())
     ///     })?;

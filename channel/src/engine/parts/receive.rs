@@ -87,7 +87,7 @@ impl<M> Inbound<M> {
 mod tests {
     use super::*;
     use crate::packet::{Body, Values};
-    use crate::sequence::Place;
+    use crate::sequence::Arrival;
 
     fn envelope(length: u64) -> Envelope {
         Envelope { context: 0, tag: 7, length }
@@ -106,7 +106,7 @@ mod tests {
     fn held_packets_are_delivered_after_missing_one() {
         let mut rx = Inbound::new();
         assert_eq!((rx.hold(early(1)), rx.hold(early(2))), (1, 2));
-        assert_eq!(rx.order.place(0), Place::Now);
+        assert_eq!(rx.order.place(0), Arrival::Now);
         assert!(!rx.is_next(0));
         assert_eq!([0, 1].map(|_| rx.order.advance().map(|held| held.data)), [Some(1), Some(2)]);
         assert!(rx.order.advance().is_none());

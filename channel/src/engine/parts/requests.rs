@@ -146,7 +146,7 @@ impl<M> Requests<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::request::What;
+    use crate::engine::request::UnexpectedBody;
     use crate::packet::Envelope;
 
     const STATUS: Status = Status { peer: 1, tag: 7, length: 4 };
@@ -183,7 +183,7 @@ mod tests {
         let mut requests = Requests::default();
         let id = requests.insert(Request::Receive(Receive::new(RecvTarget::Probe)));
         let envelope = Envelope { context: 0, tag: 7, length: 4 };
-        requests.probed(id, Unexpected { from: 1, envelope, what: What::Eager { data: 5, sync: None } });
+        requests.probed(id, Unexpected { from: 1, envelope, what: UnexpectedBody::Eager { data: 5, sync: None } });
         assert_eq!((requests.next_ended(), requests.under_way()), (Some(id), 1));
         assert_eq!(
             requests.receive_message(id, RecvTarget::Allocate).map(|message| message.status()).ok(),

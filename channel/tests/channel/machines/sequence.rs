@@ -3,7 +3,7 @@
 use super::every;
 use std::collections::VecDeque;
 use std::hash::Hash;
-use transom_channel::sequence::{Beyond, Incoming, Outgoing, Place};
+use transom_channel::sequence::{Arrival, Beyond, Incoming, Outgoing};
 
 /// Packets on two lanes, each of which may duplicate one.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ fn packets_arrive_once_in_every_event_order() {
                     new.lanes[lane].pop_front();
                 }
                 match new.incoming.place(packet) {
-                    Place::Now => {
+                    Arrival::Now => {
                         let mut packet = Some(packet);
                         while let Some(now) = packet {
                             assert_eq!(now, new.came, "a packet was delivered twice or out of order");
@@ -62,11 +62,11 @@ fn packets_arrive_once_in_every_event_order() {
                         }
                         new.acks = [new.incoming.expected(), state.acks[0]];
                     }
-                    Place::Early => new.incoming.hold(packet, packet),
-                    Place::Old => {
+                    Arrival::Early => new.incoming.hold(packet, packet),
+                    Arrival::Old => {
                         assert!(state.twice > 0, "a packet was taken as a duplicate, but none was sent twice")
                     }
-                    Place::TooFar => panic!("a packet was refused as beyond the window"),
+                    Arrival::TooFar => panic!("a packet was refused as beyond the window"),
                 }
                 assert!(new.incoming.held() <= 2);
                 follow.push(new);
@@ -89,5 +89,5 @@ fn packets_arrive_once_in_every_event_order() {
     assert_eq!(out.acked(1), Err(Beyond));
     out.sent();
     assert_eq!((out.acked(1), out.acked(0), out.flying()), (Ok(()), Ok(()), 0));
-    assert_eq!(Incoming::<()>::new(3).place(3), Place::TooFar);
+    assert_eq!(Incoming::<()>::new(3).place(3), Arrival::TooFar);
 }

@@ -187,7 +187,7 @@ fn unreachable_hosts_are_named() {
     }
     let ended = run(&["a", "-n", "1", "no-such-program"]);
     assert_eq!(ended.code, Some(127), "{ended:?}");
-    assert!(ended.stderr.contains("no-such-program"), "{ended:?}");
+    assert!(ended.stderr.contains("transom: cannot start `no-such-program` on host "), "{ended:?}");
     for (hosts, said) in [
         ("a:1,b:2", "4 ranks do not fit the 3 places of the hosts; give more"),
         ("a,", "the name of a host is missing"),

@@ -1,6 +1,6 @@
 //! A group of ranks that exchange messages: the job or a team.
 
-use crate::tcp::frames::{Part, State};
+use crate::tcp::frames::{MemberState, Part};
 use std::collections::HashMap;
 use transom_locks::Rank;
 
@@ -9,7 +9,7 @@ pub(super) struct Group {
     /// Index in the group of each member, by job rank.
     numbers: HashMap<Rank, usize>,
     /// State of each member, by index.
-    pub states: Vec<State>,
+    pub states: Vec<MemberState>,
     /// Indices of members that have left or died without the others being notified yet.
     pub news: Vec<usize>,
     /// Parts of the current round, by index.
@@ -21,7 +21,7 @@ pub(super) struct Group {
 impl Group {
     pub fn new(members: Vec<Rank>) -> Self {
         let numbers = members.iter().enumerate().map(|(number, &rank)| (rank, number)).collect();
-        let (states, parts) = (vec![State::There; members.len()], members.iter().map(|_| None).collect());
+        let (states, parts) = (vec![MemberState::There; members.len()], members.iter().map(|_| None).collect());
         let missing = members.len();
         Group { members, numbers, states, news: Vec::new(), parts, missing }
     }

@@ -7,8 +7,8 @@ use super::order::{FirstDeath, Order};
 use super::unproven::{Proven, Unproven};
 use crate::process::ProcessId;
 use crate::tcp::frames::{
-    BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, PART, Part, REFUSED, State, TOO_LONG, WELCOME, body_of_gone,
-    body_of_parts, parse_members,
+    BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, MemberState, PART, Part, REFUSED, TOO_LONG, WELCOME,
+    body_of_gone, body_of_parts, parse_members,
 };
 use crate::tcp::silence;
 use crate::tcp::wire::{Body, Frame, Secret};
@@ -52,7 +52,7 @@ pub(super) struct Server {
     /// Unproven connections by number, which increases with time.
     unproven: BTreeMap<u64, Unproven>,
     accepted: u64,
-    ranks: Vec<Place>,
+    ranks: Vec<RankSlot>,
     /// Number of ranks that are connected or may still join.
     awaited: usize,
     /// The job and its teams, by number.
@@ -76,7 +76,7 @@ pub(super) struct Server {
 
 /// The hub's record of a rank.
 #[derive(Default)]
-struct Place {
+struct RankSlot {
     member: Option<Member>,
     /// The process that joined as this rank; zero if the rank's process ended before it joined.
     taken: Option<ProcessId>,
@@ -106,7 +106,7 @@ impl Server {
             epoll,
             unproven: BTreeMap::new(),
             accepted: UNPROVEN,
-            ranks: (0..size).map(|_| Place::default()).collect(),
+            ranks: (0..size).map(|_| RankSlot::default()).collect(),
             awaited: size,
             groups: HashMap::from([(JOB, Group::new((0..size).collect()))]),
             with_news: Vec::new(),
@@ -243,7 +243,7 @@ impl Server {
         }
         tracing::debug!(rank, "a rank has joined the hub");
         self.watch(&member.stream, rank as u64, EventFlags::IN)?;
-        self.ranks[rank] = Place { member: Some(member), taken: Some(hello.process) };
+        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process) };
         self.tell(rank, WELCOME, JOB, &process);
         self.send_gone(rank, JOB)?;
         // Frames sent right after the handshake are already buffered; no event reports them.
@@ -290,7 +290,7 @@ impl Server {
         if kind == BYE {
             member.leaving = true;
             self.to_send.push(rank);
-            self.gone_from_all(rank, State::Left);
+            self.gone_from_all(rank, MemberState::Left);
             return Ok(Ok(()));
         }
         let Some(group) = self.groups.get_mut(&id) else { return unexpected };
@@ -302,7 +302,7 @@ impl Server {
                 Part { len: len.max(LONGEST + 1), bytes: Vec::new() }
             }
             LEAVE | FAIL => {
-                self.gone(rank, id, if kind == LEAVE { State::Left } else { State::Died });
+                self.gone(rank, id, if kind == LEAVE { MemberState::Left } else { MemberState::Died });
                 return Ok(Ok(()));
             }
             _ => return unexpected,
@@ -331,7 +331,7 @@ impl Server {
                 let ended = |rank: &Rank| self.ranks[*rank].taken.is_some() && self.ranks[*rank].member.is_none();
                 let gone: Vec<Rank> = members.iter().copied().filter(ended).collect();
                 self.groups.insert(id, Group::new(members));
-                gone.into_iter().for_each(|rank| self.gone(rank, id, State::Died));
+                gone.into_iter().for_each(|rank| self.gone(rank, id, MemberState::Died));
             }
         }
         self.send_gone(rank, id).map(Ok)
@@ -342,7 +342,7 @@ impl Server {
         if let Some(place) = self.ranks.get_mut(rank).filter(|place| place.taken.is_none()) {
             place.taken = Some(ProcessId::default());
             self.awaited -= 1;
-            self.gone_from_all(rank, if well { State::Left } else { State::Died });
+            self.gone_from_all(rank, if well { MemberState::Left } else { MemberState::Died });
         }
     }
 
@@ -350,18 +350,20 @@ impl Server {
     fn lose(&mut self, rank: Rank) {
         if self.ranks[rank].member.take().is_some() {
             self.awaited -= 1;
-            self.gone_from_all(rank, State::Died);
+            self.gone_from_all(rank, MemberState::Died);
         }
     }
 
-    fn gone_from_all(&mut self, rank: Rank, how: State) {
+    fn gone_from_all(&mut self, rank: Rank, how: MemberState) {
         let groups: Vec<u64> = self.groups.keys().copied().collect();
         groups.into_iter().for_each(|id| self.gone(rank, id, how));
     }
 
-    fn gone(&mut self, rank: Rank, id: u64, how: State) {
+    fn gone(&mut self, rank: Rank, id: u64, how: MemberState) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(number) = group.number(rank).filter(|&number| group.states[number] == State::There) else { return };
+        let Some(number) = group.number(rank).filter(|&number| group.states[number] == MemberState::There) else {
+            return;
+        };
         group.states[number] = how;
         if group.news.is_empty() {
             self.with_news.push(id);
@@ -369,13 +371,13 @@ impl Server {
         group.news.push(number);
         let now = Instant::now();
         self.tell_at = Some(match how {
-            State::Died => now,
+            MemberState::Died => now,
             _ => self.tell_at.unwrap_or(now + TELL_WITHIN),
         });
-        if id == JOB && how == State::Died {
+        if id == JOB && how == MemberState::Died {
             self.first_death.set(rank);
         }
-        tracing::debug!(rank, team = id, died = how == State::Died, "a rank has left or died");
+        tracing::debug!(rank, team = id, died = how == MemberState::Died, "a rank has left or died");
     }
 
     /// Notifies the members of each group of those that are gone, if it is time.
@@ -389,7 +391,7 @@ impl Server {
             let news = std::mem::take(&mut group.news);
             let body = Body::new(body_of_gone(news.into_iter().map(|number| (number, group.states[number]))))?;
             let members = group.members.clone();
-            if id != JOB && !group.states.contains(&State::There) {
+            if id != JOB && !group.states.contains(&MemberState::There) {
                 self.groups.remove(&id);
             }
             members.into_iter().for_each(|rank| self.tell(rank, GONE, id, &body));
@@ -400,7 +402,7 @@ impl Server {
     /// Notifies a rank that joins a group of the members that left or died before.
     fn send_gone(&mut self, rank: Rank, id: u64) -> io::Result<()> {
         let Some(group) = self.groups.get(&id) else { return Ok(()) };
-        let gone = group.states.iter().copied().enumerate().filter(|(_, state)| *state != State::There);
+        let gone = group.states.iter().copied().enumerate().filter(|(_, state)| *state != MemberState::There);
         let body = body_of_gone(gone);
         if !body.is_empty() {
             self.tell(rank, GONE, id, &Body::new(body)?);

@@ -1,7 +1,7 @@
 //! Tests of ranks that make different calls, die, leave, or panic, and of corrupt shared memory.
 
 use super::*;
-use crate::collective::block::Place;
+use crate::collective::block::LineKind;
 use crate::collective::lines::Says;
 use crate::collective::shared_lines::SharedLines as _;
 use std::sync::Barrier;
@@ -201,7 +201,7 @@ fn corrupt_shared_memory_is_an_error() {
         let mut board = open(&team, false);
         board.barrier(1).unwrap();
         if team.rank() == 1 {
-            let line = board.lines.block.line(1, board.lines.round + 1, Place::Pair);
+            let line = board.lines.block.line(1, board.lines.round + 1, LineKind::Pair);
             board.lines.shared.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;

@@ -16,7 +16,7 @@ pub struct Traffic {
     pub posts: u8,
     account: Option<Account>,
     pub completed: u64,
-    posted: Vec<What>,
+    posted: Vec<PostKind>,
     /// Atomics whose results were reported lost.
     lost: Vec<u64>,
     /// Effects at the far end, in order: request number, and packet of the request.
@@ -26,7 +26,7 @@ pub struct Traffic {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum PostKind {
     /// Two packets.
     Write,
     /// Two packets.
@@ -35,15 +35,15 @@ pub enum What {
     Atomic,
 }
 
-impl What {
-    pub const ALL: [What; 4] = [What::Write, What::Send, What::Read, What::Atomic];
+impl PostKind {
+    pub const ALL: [PostKind; 4] = [PostKind::Write, PostKind::Send, PostKind::Read, PostKind::Atomic];
 
     fn kept(self) -> Kept {
         let (verb, bytes) = match self {
-            What::Write => (Verb::Write, MTU + 1),
-            What::Send => (Verb::Send, MTU + 1),
-            What::Read => (Verb::Read, 8),
-            What::Atomic => (Verb::Add(1), 8),
+            PostKind::Write => (Verb::Write, MTU + 1),
+            PostKind::Send => (Verb::Send, MTU + 1),
+            PostKind::Read => (Verb::Read, 8),
+            PostKind::Atomic => (Verb::Add(1), 8),
         };
         let (to, piece) = (Place { address: 8, key: 1 }, Piece { address: 8, bytes, key: 1 });
         Kept::new(verb, to, piece, false)
@@ -83,7 +83,7 @@ impl Traffic {
         each.map_err(|()| unreachable!())
     }
 
-    pub fn post(&mut self, what: What, made: &mut Made) {
+    pub fn post(&mut self, what: PostKind, made: &mut Made) {
         self.posts -= 1;
         self.posted.push(what);
         let account = self.account.as_mut().expect("attached");
@@ -120,8 +120,8 @@ impl Traffic {
             return Ok(());
         }
         let last = |number: u64| match self.posted[number as usize - 1] {
-            What::Write | What::Send => 1,
-            What::Read | What::Atomic => 0,
+            PostKind::Write | PostKind::Send => 1,
+            PostKind::Read | PostKind::Atomic => 0,
         };
         if self.done.iter().any(|&(of, at)| of > number || of == number && at == last(number)) {
             return Err(format!("packet {packet} of {packets} of request {number} comes after {:?}", self.done));
@@ -162,9 +162,9 @@ impl Traffic {
     fn is_right_of(&self, number: u64, marker: bool) -> Result<(), String> {
         let times = |last| self.done.iter().filter(|done| **done == (number, last)).count();
         let is_right = match self.posted[number as usize - 1] {
-            What::Write | What::Send => times(1) == 1,
-            What::Read => !marker,
-            What::Atomic => times(0) == 1 && marker == self.lost.contains(&number),
+            PostKind::Write | PostKind::Send => times(1) == 1,
+            PostKind::Read => !marker,
+            PostKind::Atomic => times(0) == 1 && marker == self.lost.contains(&number),
         };
         if is_right { Ok(()) } else { Err(format!("request {number} is complete, and it is not so: {self:?}")) }
     }

@@ -3,7 +3,7 @@
 use super::super::machine::{Effects, Machine, Reason, State};
 use super::super::message::{End, Message, Secret};
 use super::adapter::{Doing, Made, Refusal, errno};
-use super::traffic::{Traffic, What};
+use super::traffic::{PostKind, Traffic};
 use super::{explore, holds};
 use crate::wr::Received;
 use rustix::io::Errno;
@@ -55,7 +55,7 @@ pub enum Step {
     Hear(Message),
     Forged(Message),
     PeerFailure,
-    Post(What),
+    Post(PostKind),
     /// The peer executes a packet posted to this side's queue pair with that index.
     Execute(usize),
     Answer,
@@ -93,7 +93,7 @@ impl World {
         let mine = made.iter().enumerate().filter(|(_, made)| !made.sent.is_empty());
         let theirs = |made: &Made| self.sides[1 - side].made.iter().any(|theirs| Traffic::can_execute(made, theirs));
         let executes = mine.filter(|(_, made)| theirs(made)).map(|(at, _)| Step::Execute(at));
-        let posts = What::ALL.map(Step::Post);
+        let posts = PostKind::ALL.map(Step::Post);
         let posts = posts
             .into_iter()
             .filter(|_| traffic.posts > 0 && made.last().is_some_and(|made| made.attached && made.alive));
