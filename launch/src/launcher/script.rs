@@ -353,7 +353,7 @@ mod tests {
             ("./no-such-program", Some("there is no such executable file")),
             ("/", Some("there is no such executable file")),
         ] {
-            let line = format!("{FIND}_transom_find \"$PATH\" '{program}'; echo found");
+            let line = format!("{PROGRAM}_transom_program \"$PATH\" '{program}'; echo found");
             let said = Command::new("sh").args(["-c", &line]).output().unwrap();
             let expected = why.map_or(String::new(), |why| {
                 format!(
