@@ -24,9 +24,9 @@ use transom_locks::Rank;
 /// assert_eq!(mine.hear(&told[0]), Some(&b"exchanged"[..]));
 /// assert!(mine.hear(&told[1]).is_some()); // freed
 /// ```
-pub struct DeferredFree<M>(Mutex<State<M>>);
+pub struct DeferredFree<M>(Mutex<DeferredState<M>>);
 
-struct State<M> {
+struct DeferredState<M> {
     /// Number of the next object made by all ranks.
     next: u64,
     /// Number of teams led by this rank so far.
@@ -47,7 +47,7 @@ struct Shared<M> {
 
 impl<M> Default for DeferredFree<M> {
     fn default() -> Self {
-        DeferredFree(Mutex::new(State { next: 0, led: 0, shared: HashMap::new(), untold: Vec::new() }))
+        DeferredFree(Mutex::new(DeferredState { next: 0, led: 0, shared: HashMap::new(), untold: Vec::new() }))
     }
 }
 
@@ -57,7 +57,7 @@ const ENTRY: usize = 8;
 const TEAMS: u64 = 1 << 63;
 
 impl<M> DeferredFree<M> {
-    fn state(&self) -> MutexGuard<'_, State<M>> {
+    fn state(&self) -> MutexGuard<'_, DeferredState<M>> {
         lock(&self.0)
     }
 

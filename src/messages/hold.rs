@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transom_shm_loopback::messages::{Bytes, Lasting, Owner, Place};
+use transom_shm_loopback::messages::{Bytes, Lasting, Owner, WireCache};
 use transom_windows::Buffer;
 
 /// Buffers that a request can own until it has ended: `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]`, and
@@ -183,7 +183,7 @@ impl<T: Pod> Parts for Buffer<T> {
 /// A persistent buffer. The engine may own some ranges of it while the program uses others.
 pub(crate) struct Shares<T> {
     elements: NonNull<[T]>,
-    place: Arc<Place>,
+    place: Arc<WireCache>,
 }
 
 // SAFETY: elements are plain data, nothing but their bytes; the callers of the unsafe methods keep accesses apart.

@@ -38,12 +38,12 @@ pub struct Remote {
 }
 
 /// An atomic that has completed, or is in flight.
-pub struct Pending(State<u64, table::Pending>);
+pub struct Pending(MaybeDone<u64, table::Pending>);
 
 /// A read or write that has completed, or is in flight, and its buffer.
-pub struct Transfer(State<BoxBytes, table::Transfer>);
+pub struct Transfer(MaybeDone<BoxBytes, table::Transfer>);
 
-enum State<D, F> {
+enum MaybeDone<D, F> {
     Done(D),
     InFlight(F),
 }
@@ -186,29 +186,29 @@ impl Fabric for Provider {
     fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         if to.view.covers(offset, source.len()) {
             // The copy takes this processor's time whenever it is made.
-            return self.memory.put(&to.view, offset, &source).map(|()| Transfer(State::Done(source)));
+            return self.memory.put(&to.view, offset, &source).map(|()| Transfer(MaybeDone::Done(source)));
         }
-        self.chosen.start_put(&to.made, offset, source).map(|moving| Transfer(State::InFlight(moving)))
+        self.chosen.start_put(&to.made, offset, source).map(|moving| Transfer(MaybeDone::InFlight(moving)))
     }
 
     fn start_get(&self, from: &Remote, offset: usize, mut into: BoxBytes) -> Result<Transfer, FabricError> {
         if from.view.covers(offset, into.len()) {
-            return self.memory.get(&from.view, offset, &mut into).map(|()| Transfer(State::Done(into)));
+            return self.memory.get(&from.view, offset, &mut into).map(|()| Transfer(MaybeDone::Done(into)));
         }
-        self.chosen.start_get(&from.made, offset, into).map(|moving| Transfer(State::InFlight(moving)))
+        self.chosen.start_get(&from.made, offset, into).map(|moving| Transfer(MaybeDone::InFlight(moving)))
     }
 
     fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
         match &mut moving.0 {
-            State::Done(_) => Ok(true),
-            State::InFlight(moving) => self.chosen.test(moving),
+            MaybeDone::Done(_) => Ok(true),
+            MaybeDone::InFlight(moving) => self.chosen.test(moving),
         }
     }
 
     fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         match moving.0 {
-            State::Done(bytes) => Ok(bytes),
-            State::InFlight(moving) => self.chosen.finish_moving(moving),
+            MaybeDone::Done(bytes) => Ok(bytes),
+            MaybeDone::InFlight(moving) => self.chosen.finish_moving(moving),
         }
     }
 
@@ -224,7 +224,7 @@ impl Fabric for Provider {
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.chosen.lend_put(&to.made, offset, source) }?;
-        Ok(moving.map(|moving| Transfer(State::InFlight(moving))))
+        Ok(moving.map(|moving| Transfer(MaybeDone::InFlight(moving))))
     }
 
     unsafe fn lend_get(
@@ -239,18 +239,18 @@ impl Fabric for Provider {
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.chosen.lend_get(&from.made, offset, into) }?;
-        Ok(moving.map(|moving| Transfer(State::InFlight(moving))))
+        Ok(moving.map(|moving| Transfer(MaybeDone::InFlight(moving))))
     }
 
     unsafe fn finish_get(&self, moving: Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
-            State::Done(bytes) => {
+            MaybeDone::Done(bytes) => {
                 // SAFETY: lent by the caller, and used by nothing else.
                 unsafe { into.as_mut() }.copy_from_slice(&bytes);
                 Ok(())
             }
             // SAFETY: caller's contract.
-            State::InFlight(moving) => unsafe { self.chosen.finish_get(moving, into) },
+            MaybeDone::InFlight(moving) => unsafe { self.chosen.finish_get(moving, into) },
         }
     }
 
@@ -269,10 +269,10 @@ impl Fabric for Provider {
     ) -> Result<Pending, FabricError> {
         if at.view.covers_word(offset) {
             let found = self.memory.start_cas(&at.view, offset, expected, new, wake)?;
-            return Ok(Pending(State::Done(found)));
+            return Ok(Pending(MaybeDone::Done(found)));
         }
         chosen(move || self.chosen.start_cas(&at.made, offset, expected, new, wake))
-            .map(|pending| Pending(State::InFlight(pending)))
+            .map(|pending| Pending(MaybeDone::InFlight(pending)))
     }
 
     #[inline(always)]
@@ -286,10 +286,10 @@ impl Fabric for Provider {
     #[inline(always)]
     fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
         if at.view.covers_word(offset) {
-            return Ok(Pending(State::Done(self.memory.start_add(&at.view, offset, delta, wake)?)));
+            return Ok(Pending(MaybeDone::Done(self.memory.start_add(&at.view, offset, delta, wake)?)));
         }
         chosen(move || self.chosen.start_add(&at.made, offset, delta, wake))
-            .map(|pending| Pending(State::InFlight(pending)))
+            .map(|pending| Pending(MaybeDone::InFlight(pending)))
     }
 
     #[inline(always)]
@@ -321,8 +321,8 @@ impl Fabric for Provider {
     #[inline(always)]
     fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
         match pending.0 {
-            State::Done(found) => Ok(found),
-            State::InFlight(pending) => chosen(move || self.chosen.finish(pending)),
+            MaybeDone::Done(found) => Ok(found),
+            MaybeDone::InFlight(pending) => chosen(move || self.chosen.finish(pending)),
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Ticket<C: Carrier> {
 
 /// The requests of this rank to one peer.
 pub struct Lane<C> {
-    state: Mutex<State<C>>,
+    state: Mutex<LaneState<C>>,
     /// Signalled when replies have arrived, or the thread that slept in the kernel has woken.
     arrived: Condvar,
     descriptor: Arc<OwnedFd>,
@@ -65,7 +65,7 @@ pub struct Lane<C> {
     looks: u32,
 }
 
-struct State<C> {
+struct LaneState<C> {
     carrier: C,
     slots: Slots,
     /// Ticket of a flush that no thread has taken yet.
@@ -100,7 +100,7 @@ fn sleep(descriptor: &OwnedFd, to_send: bool) {
     let _ = poll(&mut [PollFd::new(descriptor, wanted)], Some(&most));
 }
 
-impl<C: Carrier> State<C> {
+impl<C: Carrier> LaneState<C> {
     fn works(&self) -> io::Result<()> {
         match &self.broken {
             Some((kind, why)) => Err(io::Error::new(*kind, why.clone())),
@@ -121,7 +121,7 @@ impl<C: Carrier> State<C> {
     /// Receives the replies that have arrived; returns whether there were any.
     fn receive(&mut self) -> io::Result<bool> {
         self.works()?;
-        let State { carrier, slots, .. } = self;
+        let LaneState { carrier, slots, .. } = self;
         let mut some = false;
         let mut receive = || {
             while carrier.receive()? {
@@ -148,11 +148,11 @@ impl<C: Carrier> Lane<C> {
     pub fn new(carrier: C, looks: u32) -> Arc<Self> {
         let descriptor = carrier.descriptor().clone();
         let slots = Slots::default();
-        let state = State { carrier, slots, flush_ahead: None, is_awaited: false, sleepers: 0, broken: None };
+        let state = LaneState { carrier, slots, flush_ahead: None, is_awaited: false, sleepers: 0, broken: None };
         Arc::new(Lane { state: Mutex::new(state), arrived: Condvar::new(), descriptor, looks })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<C>> {
+    fn lock(&self) -> MutexGuard<'_, LaneState<C>> {
         lock(&self.state)
     }
 
@@ -186,7 +186,7 @@ impl<C: Carrier> Lane<C> {
         let ticket = Ticket { lane: self.clone(), number, taken: false };
         let requests = bytes.div_ceil(LONGEST).max(1);
         state.slots.slot(number).posted = state.slots.posted + requests as u64;
-        let mut post = |state: &mut State<C>| {
+        let mut post = |state: &mut LaneState<C>| {
             for part in 0..requests {
                 let done = part * LONGEST;
                 let at = At { offset: at.offset + done as u64, ..at };
@@ -275,7 +275,7 @@ impl<C: Carrier> Lane<C> {
     /// Sends a request. Unless it is a short put, the queue is empty on return.
     fn send(
         &self,
-        state: &mut State<C>,
+        state: &mut LaneState<C>,
         request: &Request<'_>,
         check: &mut dyn FnMut() -> Result<(), FabricError>,
     ) -> Result<(), Halt> {
@@ -318,7 +318,7 @@ impl<C: Carrier> Ticket<C> {
     /// Receives the replies that have arrived; returns whether the result is there.
     pub fn is_done(&self) -> Result<bool, Halt> {
         let mut state = self.lane.lock();
-        let done = |state: &mut State<C>| matches!(state.slots.slot(self.number).state, Answer::Done(_));
+        let done = |state: &mut LaneState<C>| matches!(state.slots.slot(self.number).state, Answer::Done(_));
         if !done(&mut state) && !state.is_awaited && state.receive()? && state.sleepers > 0 {
             self.lane.arrived.notify_all();
         }

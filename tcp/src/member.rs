@@ -20,13 +20,13 @@ const AFTER_DEATH: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(1);
 
 /// Memory that this rank no longer needs, but peers may still access.
-pub enum Kept {
+pub enum DeferredMemory {
     Region {
         _region: Region,
     },
     /// Memory that a team kept.
     Team {
-        _remains: DeferredFree<Kept>,
+        _remains: DeferredFree<DeferredMemory>,
     },
 }
 
@@ -34,7 +34,7 @@ pub enum Kept {
 pub struct Member {
     /// The job or team above, and the number of this team there. Dropped after this one has left.
     pub parent: Option<(Arc<Member>, u64)>,
-    pub remains: DeferredFree<Kept>,
+    pub remains: DeferredFree<DeferredMemory>,
     pub job: Arc<dyn Bootstrap>,
     pub node: Node,
     pub endpoint: Arc<Endpoint>,
@@ -147,7 +147,7 @@ impl Drop for Member {
         match &self.parent {
             Some((parent, number)) => {
                 let remains = std::mem::take(&mut self.remains);
-                parent.remains.let_go(*number, Some(Kept::Team { _remains: remains }));
+                parent.remains.let_go(*number, Some(DeferredMemory::Team { _remains: remains }));
             }
             None => {
                 self.job.leave();

@@ -6,7 +6,7 @@ use crate::endpoint::{Endpoint, is_oversubscribed};
 use crate::error::TcpError;
 use crate::frame::{At, Request};
 use crate::lane::Ticket;
-use crate::member::{Kept, Member};
+use crate::member::{DeferredMemory, Member};
 use crate::messages;
 use crate::regions;
 use crate::replies::Outcome;
@@ -37,7 +37,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let region = self.region.take();
         if let Some(number) = self.number {
-            let kept = region.map(|region| Kept::Region { _region: region });
+            let kept = region.map(|region| DeferredMemory::Region { _region: region });
             self.member.remains.let_go(number, kept);
         }
     }
@@ -67,12 +67,12 @@ impl Drop for Remote {
 }
 
 /// An atomic in flight.
-pub struct Pending(State<u64>);
+pub struct Pending(MaybeDone<u64>);
 
 /// A read or write in flight, and its buffer.
-pub struct Transfer(State<BoxBytes>);
+pub struct Transfer(MaybeDone<BoxBytes>);
 
-enum State<D> {
+enum MaybeDone<D> {
     Done(D),
     Far(Rank, Ticket<Socket>),
 }
@@ -126,7 +126,7 @@ impl Tcp {
 
     fn start(&self, at: &Remote, request: &Request<'_>) -> Result<Pending, FabricError> {
         let ticket = self.0.on_lane(at.rank, |lane| lane.start_atomic(request, || self.0.alive(at.rank)))?;
-        Ok(Pending(State::Far(at.rank, ticket)))
+        Ok(Pending(MaybeDone::Far(at.rank, ticket)))
     }
 }
 
@@ -258,29 +258,29 @@ impl Network for Tcp {
     }
 
     fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
-        self.put(to, offset, &source).map(|()| Transfer(State::Done(source)))
+        self.put(to, offset, &source).map(|()| Transfer(MaybeDone::Done(source)))
     }
 
     fn start_get(&self, from: &Remote, offset: usize, mut into: BoxBytes) -> Result<Transfer, FabricError> {
         if from.is_own {
-            return self.get(from, offset, &mut into).map(|()| Transfer(State::Done(into)));
+            return self.get(from, offset, &mut into).map(|()| Transfer(MaybeDone::Done(into)));
         }
         let at = from.at(offset, into.len())?;
         let ticket = self.0.on_lane(from.rank, |lane| lane.start_get(at, into, || self.0.alive(from.rank)))?;
-        Ok(Transfer(State::Far(from.rank, ticket)))
+        Ok(Transfer(MaybeDone::Far(from.rank, ticket)))
     }
 
     fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
         match &moving.0 {
-            State::Done(_) => Ok(true),
-            State::Far(rank, ticket) => ticket.is_done().map_err(|halt| self.0.why(*rank, halt)),
+            MaybeDone::Done(_) => Ok(true),
+            MaybeDone::Far(rank, ticket) => ticket.is_done().map_err(|halt| self.0.why(*rank, halt)),
         }
     }
 
     fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         match moving.0 {
-            State::Done(bytes) => Ok(bytes),
-            State::Far(rank, ticket) => match ticket.wait(|| self.0.alive(rank)) {
+            MaybeDone::Done(bytes) => Ok(bytes),
+            MaybeDone::Far(rank, ticket) => match ticket.wait(|| self.0.alive(rank)) {
                 Ok(Outcome::Data(bytes)) => Ok(bytes),
                 Ok(_) => unreachable!("a get is answered with data"),
                 Err(halt) => Err(self.0.why(rank, halt)),
@@ -299,7 +299,7 @@ impl Network for Tcp {
         let place = at.word(offset)?;
         if at.is_own {
             let found = self.own(at, |view| self.0.node.memory().start_cas(view, offset, expected, new, wake));
-            return found.map(|found| Pending(State::Done(found)));
+            return found.map(|found| Pending(MaybeDone::Done(found)));
         }
         self.start(at, &Request::Cas { at: place, expected, new, wake })
     }
@@ -308,15 +308,15 @@ impl Network for Tcp {
         let place = at.word(offset)?;
         if at.is_own {
             let found = self.own(at, |view| self.0.node.memory().start_add(view, offset, delta, wake));
-            return found.map(|found| Pending(State::Done(found)));
+            return found.map(|found| Pending(MaybeDone::Done(found)));
         }
         self.start(at, &Request::Add { at: place, delta, wake })
     }
 
     fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
         match pending.0 {
-            State::Done(word) => Ok(word),
-            State::Far(rank, ticket) => match ticket.wait(|| self.0.alive(rank)) {
+            MaybeDone::Done(word) => Ok(word),
+            MaybeDone::Far(rank, ticket) => match ticket.wait(|| self.0.alive(rank)) {
                 Ok(Outcome::Word(word)) => Ok(word),
                 Ok(_) => unreachable!("an atomic is answered with a word"),
                 Err(halt) => Err(self.0.why(rank, halt)),

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::fake::{Queue, START, Thing, completion};
     use crate::lane::Signal;
-    use crate::wr::{Failure, Piece, Place, Verb, Why};
+    use crate::wr::{Failure, Piece, RemoteAddress, Verb, Why};
 
     /// Three peers with a lane each, whose queue has the peer's number.
     fn endpoints() -> Endpoints<Queue, Thing> {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn post(endpoints: &Endpoints<Queue, Thing>, peer: usize) -> u64 {
-        let to = Place { address: 0, key: 0 };
+        let to = RemoteAddress { address: 0, key: 0 };
         // SAFETY: the fake queue accesses no memory.
         unsafe { endpoints.lane(peer).unwrap().post(Verb::Add(1), to, Piece::NOTHING, Signal::Always, None) }.unwrap()
     }

@@ -1,7 +1,7 @@
 //! Fake queues, with which the policy layers are tested without a device.
 
 use super::lane::Start;
-use super::wr::{Completion, Completions, Course, Failure, Kind, Place, Request, Token, Verb, WorkQueue};
+use super::wr::{Completion, Completions, Course, Failure, Kind, RemoteAddress, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -71,7 +71,7 @@ impl WorkQueue for Queue {
         self.failover
     }
 
-    fn course(&self, verb: Verb, to: Place) -> Course {
+    fn course(&self, verb: Verb, to: RemoteAddress) -> Course {
         match (self.failover, verb.kind()) {
             (true, Kind::Atomic) => Course::Asked,
             (true, _) if to.key == UNNAMED => Course::Waits,
@@ -79,7 +79,7 @@ impl WorkQueue for Queue {
         }
     }
 
-    fn ask(&self, number: u64, _: Verb, _: Place) {
+    fn ask(&self, number: u64, _: Verb, _: RemoteAddress) {
         self.asked.lock().unwrap().push(number);
     }
 }

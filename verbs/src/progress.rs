@@ -48,12 +48,12 @@ mod tests {
     use super::*;
     use crate::fake::{CompletionQueue, Queue, START, Thing, completion};
     use crate::lane::Signal;
-    use crate::wr::{Piece, Place, Received, Verb};
+    use crate::wr::{Piece, Received, RemoteAddress, Verb};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
     fn post(endpoints: &Endpoints<Queue, Thing>, peer: usize) {
-        let to = Place { address: 0, key: 0 };
+        let to = RemoteAddress { address: 0, key: 0 };
         // SAFETY: the fake queue accesses no memory.
         unsafe { endpoints.lane(peer).unwrap().post(Verb::Read, to, Piece::NOTHING, Signal::Always, None) }.unwrap();
     }

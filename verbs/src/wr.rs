@@ -42,7 +42,7 @@ impl Verb {
 
 /// A place in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct RemoteAddress {
     pub address: u64,
     pub key: u32,
 }
@@ -102,7 +102,7 @@ impl fmt::Debug for Token {
 pub(super) struct Request {
     pub token: Token,
     pub verb: Verb,
-    pub to: Place,
+    pub to: RemoteAddress,
     pub piece: Piece,
     /// A completion is reported.
     pub signalled: bool,
@@ -145,12 +145,12 @@ pub(super) trait WorkQueue {
     }
 
     /// The way to execute a request of a lane on this queue.
-    fn course(&self, _verb: Verb, _to: Place) -> Course {
+    fn course(&self, _verb: Verb, _to: RemoteAddress) -> Course {
         Course::Posted
     }
 
     /// Asks the peer to perform an atomic on its own adapter; idempotent by the request number.
-    fn ask(&self, _number: u64, _verb: Verb, _to: Place) {}
+    fn ask(&self, _number: u64, _verb: Verb, _to: RemoteAddress) {}
 
     /// Reports that requests up to this number are complete.
     #[inline]

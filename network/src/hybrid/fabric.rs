@@ -1,6 +1,6 @@
 //! One-sided operations: those that a rank executes itself, and those that it leaves to the network.
 
-use super::region::State;
+use super::region::MaybeDone;
 use super::{Hybrid, Pending, Region, Remote, Transfer};
 use crate::{Atomics, Attach, MemoryKind, Network};
 use std::ptr::NonNull;
@@ -165,30 +165,30 @@ impl<N: Network> Fabric for Hybrid<N> {
     fn start_put(&self, to: &Remote<N>, offset: usize, source: BoxBytes) -> Result<Transfer<N>, FabricError> {
         if let Some(view) = &to.view {
             // The copy takes this processor's time whenever it is made.
-            return self.node.memory().put(view, offset, &source).map(|()| Transfer(State::Done(source)));
+            return self.node.memory().put(view, offset, &source).map(|()| Transfer(MaybeDone::Done(source)));
         }
         let moving = self.network.start_put(&to.far, offset, source)?;
-        self.behind_put(to).map(|()| Transfer(State::Far(moving)))
+        self.behind_put(to).map(|()| Transfer(MaybeDone::Far(moving)))
     }
 
     fn start_get(&self, from: &Remote<N>, offset: usize, mut into: BoxBytes) -> Result<Transfer<N>, FabricError> {
         match &from.view {
-            Some(view) => self.node.memory().get(view, offset, &mut into).map(|()| Transfer(State::Done(into))),
-            None => self.network.start_get(&from.far, offset, into).map(|moving| Transfer(State::Far(moving))),
+            Some(view) => self.node.memory().get(view, offset, &mut into).map(|()| Transfer(MaybeDone::Done(into))),
+            None => self.network.start_get(&from.far, offset, into).map(|moving| Transfer(MaybeDone::Far(moving))),
         }
     }
 
     fn test(&self, moving: &mut Transfer<N>) -> Result<bool, FabricError> {
         match &mut moving.0 {
-            State::Done(_) => Ok(true),
-            State::Far(moving) => self.network.test(moving),
+            MaybeDone::Done(_) => Ok(true),
+            MaybeDone::Far(moving) => self.network.test(moving),
         }
     }
 
     fn finish_moving(&self, moving: Transfer<N>) -> Result<BoxBytes, FabricError> {
         match moving.0 {
-            State::Done(bytes) => Ok(bytes),
-            State::Far(moving) => self.network.finish_moving(moving),
+            MaybeDone::Done(bytes) => Ok(bytes),
+            MaybeDone::Far(moving) => self.network.finish_moving(moving),
         }
     }
 
@@ -205,7 +205,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_put(&to.far, offset, source) }?;
         // On an error `moving` is dropped; then the network no longer uses the bytes.
-        self.behind_put(to).map(|()| moving.map(|moving| Transfer(State::Far(moving))))
+        self.behind_put(to).map(|()| moving.map(|moving| Transfer(MaybeDone::Far(moving))))
     }
 
     unsafe fn lend_get(
@@ -220,18 +220,18 @@ impl<N: Network> Fabric for Hybrid<N> {
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_get(&from.far, offset, into) }?;
-        Ok(moving.map(|moving| Transfer(State::Far(moving))))
+        Ok(moving.map(|moving| Transfer(MaybeDone::Far(moving))))
     }
 
     unsafe fn finish_get(&self, moving: Transfer<N>, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
-            State::Done(bytes) => {
+            MaybeDone::Done(bytes) => {
                 // SAFETY: lent by the caller, and used by nothing else.
                 unsafe { into.as_mut() }.copy_from_slice(&bytes);
                 Ok(())
             }
             // SAFETY: caller's contract.
-            State::Far(moving) => unsafe { self.network.finish_get(moving, into) },
+            MaybeDone::Far(moving) => unsafe { self.network.finish_get(moving, into) },
         }
     }
 
@@ -251,11 +251,11 @@ impl<N: Network> Fabric for Hybrid<N> {
         match words_of(at) {
             Some(view) => {
                 let found = self.node.memory().start_cas(view, offset, expected, new, wake)?;
-                Ok(Pending(State::Done(found)))
+                Ok(Pending(MaybeDone::Done(found)))
             }
             None => {
                 let pending = self.network.start_cas(&at.far, offset, expected, new, wake)?;
-                Ok(Pending(State::Far(pending)))
+                Ok(Pending(MaybeDone::Far(pending)))
             }
         }
     }
@@ -265,9 +265,9 @@ impl<N: Network> Fabric for Hybrid<N> {
         match words_of(at) {
             Some(view) => {
                 let found = self.node.memory().start_add(view, offset, delta, wake)?;
-                Ok(Pending(State::Done(found)))
+                Ok(Pending(MaybeDone::Done(found)))
             }
-            None => Ok(Pending(State::Far(self.network.start_add(&at.far, offset, delta, wake)?))),
+            None => Ok(Pending(MaybeDone::Far(self.network.start_add(&at.far, offset, delta, wake)?))),
         }
     }
 
@@ -300,8 +300,8 @@ impl<N: Network> Fabric for Hybrid<N> {
     #[inline]
     fn finish(&self, pending: Pending<N>) -> Result<u64, FabricError> {
         match pending.0 {
-            State::Done(found) => Ok(found),
-            State::Far(pending) => self.network.finish(pending),
+            MaybeDone::Done(found) => Ok(found),
+            MaybeDone::Far(pending) => self.network.finish(pending),
         }
     }
 

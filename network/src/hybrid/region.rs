@@ -42,13 +42,13 @@ impl<N: Network> Remote<N> {
 }
 
 /// An atomic in flight.
-pub struct Pending<N: Network>(pub(super) State<u64, N::Pending>);
+pub struct Pending<N: Network>(pub(super) MaybeDone<u64, N::Pending>);
 
 /// A read or write in flight, and its buffer.
-pub struct Transfer<N: Network>(pub(super) State<BoxBytes, N::Transfer>);
+pub struct Transfer<N: Network>(pub(super) MaybeDone<BoxBytes, N::Transfer>);
 
 /// A completed operation, or one in flight in the network.
-pub(super) enum State<D, F> {
+pub(super) enum MaybeDone<D, F> {
     Done(D),
     Far(F),
 }

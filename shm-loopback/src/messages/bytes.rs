@@ -83,21 +83,21 @@ pub struct Lasting {
     /// Length in bytes.
     pub len: usize,
     /// Cache for the wire's registration of this memory.
-    pub place: Arc<Place>,
+    pub place: Arc<WireCache>,
 }
 
 /// A cache for what a wire derives from memory, such as a registration. The owner of the memory must
 /// [clear](Self::clear) it before the memory is freed.
 #[derive(Default)]
-pub struct Place(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
+pub struct WireCache(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for WireCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a slot for provider data")
     }
 }
 
-impl Place {
+impl WireCache {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn Any + Send + Sync>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

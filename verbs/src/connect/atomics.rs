@@ -8,7 +8,7 @@ use super::service::Connector;
 use crate::lane::Signal;
 use crate::memory::{Lent, Slot};
 use crate::progress;
-use crate::wr::{Place, Verb};
+use crate::wr::{RemoteAddress, Verb};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
@@ -46,7 +46,7 @@ pub(super) struct Serving {
     peer: Rank,
     number: u64,
     verb: Verb,
-    to: Place,
+    to: RemoteAddress,
     /// Time of the next check whether it can be posted or is complete.
     look: Instant,
     /// Slot for the result, and the number of the request to this rank itself, once posted.
@@ -69,7 +69,7 @@ impl Connector {
     }
 
     /// Handles a peer's request for an atomic, which may be a repetition.
-    pub(super) fn serve(&mut self, peer: Rank, number: u64, verb: Verb, to: Place) {
+    pub(super) fn serve(&mut self, peer: Rank, number: u64, verb: Verb, to: RemoteAddress) {
         let allowed = self.core.rail.domain.has_word(to);
         let served = &mut self.connections.entry(peer).or_default().served;
         if number < served.number {

@@ -7,10 +7,10 @@ use super::service;
 use crate::VerbsError;
 use crate::datagram::Mailbox;
 use crate::endpoint::Endpoints;
-use crate::memory::{Lent, Memory};
+use crate::memory::{Lent, RegisteredMemory};
 use crate::rail::Rail;
 use crate::receive::Receives;
-use crate::wr::{Failure, Place, Verb, Why, WorkQueue};
+use crate::wr::{Failure, RemoteAddress, Verb, Why, WorkQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cmp::Ordering;
@@ -30,7 +30,7 @@ use transom_shm_loopback::messages::ProgressHook;
 pub(crate) struct Core {
     pub me: Rank,
     pub endpoints: Endpoints<LaneQueue, Lent>,
-    pub memory: Memory,
+    pub memory: RegisteredMemory,
     /// Receive buffers for messages on connections.
     pub receives: Arc<Receives>,
     /// The datagram mailbox for messages, until the message wire takes it.
@@ -99,7 +99,7 @@ pub(super) enum Command {
     Say(Rank, usize, Message),
     Heard(Rank, Message),
     /// Asks a peer to perform the atomic with that request number on its own adapter.
-    Ask(Rank, u64, Verb, Place),
+    Ask(Rank, u64, Verb, RemoteAddress),
     Stop,
 }
 
@@ -117,7 +117,7 @@ impl Core {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
         let (endpoints, memory) =
-            (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
+            (Endpoints::new(me, same_adapter.len()), RegisteredMemory::new(&rail.domain, rail.register_from));
         let (links, changed, made, hook, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
         let (twins, ended) = Default::default();
@@ -327,7 +327,7 @@ impl Core {
         self.command(Command::Heard(peer, message));
     }
 
-    pub(super) fn ask(&self, peer: Rank, number: u64, verb: Verb, to: Place) {
+    pub(super) fn ask(&self, peer: Rank, number: u64, verb: Verb, to: RemoteAddress) {
         self.command(Command::Ask(peer, number, verb, to));
     }
 

@@ -4,7 +4,7 @@
 
 use super::core::Core;
 use crate::sys::{Access, QueuePair, Registered};
-use crate::wr::{Course, Kind, Place, Request, Verb, WorkQueue};
+use crate::wr::{Course, Kind, RemoteAddress, Request, Verb, WorkQueue};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -110,18 +110,18 @@ impl WorkQueue for LaneQueue {
         self.failover.is_some()
     }
 
-    fn course(&self, verb: Verb, to: Place) -> Course {
+    fn course(&self, verb: Verb, to: RemoteAddress) -> Course {
         let Some(failover) = &self.failover else { return Course::Posted };
         match verb {
             Verb::CompareAndSwap { .. } | Verb::Add(_) => Course::Asked,
             // An empty write names no memory.
-            Verb::Write if to == (Place { address: 0, key: 0 }) => Course::Posted,
+            Verb::Write if to == (RemoteAddress { address: 0, key: 0 }) => Course::Posted,
             Verb::Write | Verb::Read if failover.twins.key(failover.peer, failover.by, to).is_some() => Course::Posted,
             Verb::Write | Verb::Read | Verb::WriteAndTell(_) | Verb::Send => Course::Waits,
         }
     }
 
-    fn ask(&self, number: u64, verb: Verb, to: Place) {
+    fn ask(&self, number: u64, verb: Verb, to: RemoteAddress) {
         if let Some(failover) = &self.failover
             && let Some(first) = failover.first.upgrade()
         {
@@ -172,7 +172,7 @@ pub(crate) struct Twin {
 
 impl PeerKeyTable {
     /// Registers the keys of `bytes` bytes of a peer's memory on further rails; `None` if there are no further keys.
-    pub fn know(self: &Arc<Self>, peer: Rank, at: Place, bytes: usize, further: &[u32]) -> Option<Twin> {
+    pub fn know(self: &Arc<Self>, peer: Rank, at: RemoteAddress, bytes: usize, further: &[u32]) -> Option<Twin> {
         if further.is_empty() || bytes == 0 {
             return None;
         }
@@ -192,7 +192,7 @@ impl PeerKeyTable {
         Some(Twin { of, home: self.clone() })
     }
 
-    fn key(&self, peer: Rank, by: u32, at: Place) -> Option<u32> {
+    fn key(&self, peer: Rank, by: u32, at: RemoteAddress) -> Option<u32> {
         let table = self.table();
         let names = table.all.get(&(peer, at.key))?;
         let inside = at.address.checked_sub(names.start).is_some_and(|from| from < names.bytes);
@@ -226,8 +226,8 @@ impl Drop for Twin {
 mod tests {
     use super::*;
 
-    fn at(address: u64, key: u32) -> Place {
-        Place { address, key }
+    fn at(address: u64, key: u32) -> RemoteAddress {
+        RemoteAddress { address, key }
     }
 
     #[test]

@@ -41,13 +41,13 @@ use std::time::Duration;
 pub(crate) struct Machine {
     /// Generation of this side's queue pair, or of its last one.
     generation: u32,
-    state: State,
+    state: ConnectionState,
     /// An operation waits for the connection.
     wanted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// No queue pair.
     #[default]
     Absent,
@@ -85,7 +85,7 @@ pub(crate) trait Effects {
 }
 
 impl Machine {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.state
     }
 
@@ -102,12 +102,12 @@ impl Machine {
     /// Requests the connection. After a failure this starts a new attempt.
     pub fn want(&mut self, effects: &mut impl Effects) {
         match self.state {
-            State::Ready { .. } | State::Failed(Reason::Died) => {}
-            State::Asked { .. } | State::Answered { .. } => {
+            ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => {}
+            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } => {
                 self.wanted = true;
                 self.again(effects);
             }
-            State::Absent | State::Failed(_) => {
+            ConnectionState::Absent | ConnectionState::Failed(_) => {
                 self.wanted = true;
                 self.ask(None, effects);
             }
@@ -118,7 +118,9 @@ impl Machine {
     pub fn again(&self, effects: &mut impl Effects) {
         let generation = self.generation;
         match self.state {
-            State::Asked { mine } | State::Answered { mine, .. } => effects.send(Message::Request { generation, mine }),
+            ConnectionState::Asked { mine } | ConnectionState::Answered { mine, .. } => {
+                effects.send(Message::Request { generation, mine })
+            }
             _ => {}
         }
     }
@@ -132,7 +134,7 @@ impl Machine {
 
     /// Abandons the attempt to connect.
     pub fn given_up(&mut self, why: Errno, effects: &mut impl Effects) {
-        if self.state != State::Failed(Reason::Died) {
+        if self.state != ConnectionState::Failed(Reason::Died) {
             self.retire(effects);
             self.fail(Reason::Here(why));
         }
@@ -146,7 +148,7 @@ impl Machine {
 
     /// Handles a datagram from the peer, which may be late or a duplicate.
     pub fn heard(&mut self, message: Message, effects: &mut impl Effects) {
-        if self.state == State::Failed(Reason::Died) {
+        if self.state == ConnectionState::Failed(Reason::Died) {
             return;
         }
         match message {
@@ -160,8 +162,8 @@ impl Machine {
             }
             Message::Request { generation, mine: theirs } => self.asked(generation, theirs, effects),
             Message::Reply { generation, mine: theirs } if generation == self.generation => match self.state {
-                State::Asked { mine } => self.join(mine, theirs, true, effects),
-                State::Answered { mine, theirs } => self.enter(State::Ready { mine, theirs }),
+                ConnectionState::Asked { mine } => self.join(mine, theirs, true, effects),
+                ConnectionState::Answered { mine, theirs } => self.enter(ConnectionState::Ready { mine, theirs }),
                 _ => {}
             },
             // If this side was ready, the peer's queue pair has been lost since.
@@ -195,27 +197,27 @@ impl Machine {
     fn asked(&mut self, generation: u32, theirs: End, effects: &mut impl Effects) {
         let now = generation == self.generation;
         match self.state {
-            State::Asked { mine } if now && mine.by < theirs.by => {
+            ConnectionState::Asked { mine } if now && mine.by < theirs.by => {
                 self.retire(effects);
                 self.ask(Some(theirs.by), effects);
             }
             // The peer learns of this side's rail, and follows.
-            State::Asked { mine } if now && mine.by > theirs.by => self.again(effects),
-            State::Asked { mine } if now => self.join(mine, theirs, false, effects),
+            ConnectionState::Asked { mine } if now && mine.by > theirs.by => self.again(effects),
+            ConnectionState::Asked { mine } if now => self.join(mine, theirs, false, effects),
             // The peer is behind, so this side's generation takes precedence.
-            State::Asked { .. } => self.again(effects),
+            ConnectionState::Asked { .. } => self.again(effects),
             // The reply was lost.
-            State::Answered { mine, .. } | State::Ready { mine, .. } if now => {
+            ConnectionState::Answered { mine, .. } | ConnectionState::Ready { mine, .. } if now => {
                 effects.send(Message::Reply { generation, mine });
             }
             // A late request: the peer already had a queue pair of this generation, since this side knows it.
-            State::Answered { .. } | State::Ready { .. } => {}
+            ConnectionState::Answered { .. } | ConnectionState::Ready { .. } => {}
             // This side's queue pair of that generation is gone.
-            State::Absent => {
+            ConnectionState::Absent => {
                 self.ask(Some(theirs.by), effects);
                 self.reject(generation, effects);
             }
-            State::Failed(_) => self.reject(generation, effects),
+            ConnectionState::Failed(_) => self.reject(generation, effects),
         }
     }
 
@@ -230,7 +232,7 @@ impl Machine {
         };
         match made {
             Ok(mine) => {
-                self.enter(State::Asked { mine });
+                self.enter(ConnectionState::Asked { mine });
                 self.again(effects);
             }
             Err(errno) => self.fail(Reason::Here(errno)),
@@ -241,7 +243,11 @@ impl Machine {
     fn join(&mut self, mine: End, theirs: End, ready: bool, effects: &mut impl Effects) {
         match effects.connect(theirs) {
             Ok(()) => {
-                self.enter(if ready { State::Ready { mine, theirs } } else { State::Answered { mine, theirs } });
+                self.enter(if ready {
+                    ConnectionState::Ready { mine, theirs }
+                } else {
+                    ConnectionState::Answered { mine, theirs }
+                });
                 effects.send(Message::Reply { generation: self.generation, mine });
             }
             Err(errno) => {
@@ -258,26 +264,29 @@ impl Machine {
 
     /// Sends a reject under the peer's generation, if this side has failed.
     fn reject(&self, generation: u32, effects: &mut impl Effects) {
-        if let State::Failed(Reason::Here(errno) | Reason::There(errno)) = self.state {
+        if let ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)) = self.state {
             effects.send(Message::Reject { generation, errno: errno.raw_os_error() as u16 });
         }
     }
 
     fn fail(&mut self, reason: Reason) {
-        self.enter(State::Failed(reason));
+        self.enter(ConnectionState::Failed(reason));
     }
 
-    fn enter(&mut self, state: State) {
+    fn enter(&mut self, state: ConnectionState) {
         self.state = state;
-        self.wanted &= !matches!(state, State::Ready { .. } | State::Failed(_));
+        self.wanted &= !matches!(state, ConnectionState::Ready { .. } | ConnectionState::Failed(_));
     }
 
     /// Retires the queue pair; returns whether there was one.
     fn retire(&mut self, effects: &mut impl Effects) -> bool {
-        let there_is = matches!(self.state, State::Asked { .. } | State::Answered { .. } | State::Ready { .. });
+        let there_is = matches!(
+            self.state,
+            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Ready { .. }
+        );
         if there_is {
             effects.retire();
-            self.state = State::Absent;
+            self.state = ConnectionState::Absent;
         }
         there_is
     }

@@ -20,7 +20,7 @@
 //! therefore from this job, for this rank, and unmodified. It may still be late or a duplicate, which the machine
 //! handles.
 
-use crate::wr::{Place, Received, Verb};
+use crate::wr::{Received, RemoteAddress, Verb};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use transom_channel::wire::RAILS;
@@ -65,7 +65,7 @@ pub(crate) enum Message {
     Alive,
     /// Asks the receiver to perform an atomic on its own memory, by its own adapter, once. `number` identifies the
     /// request of the sender's lane.
-    Atomic { number: u64, verb: Verb, to: Place },
+    Atomic { number: u64, verb: Verb, to: RemoteAddress },
     /// The word's previous value; `None` if the atomic is refused.
     Answer { number: u64, found: Option<u64> },
     /// The sender has retired generations up to this one, and the receiver must do so too.
@@ -152,7 +152,7 @@ impl Message {
         let [wide @ .., key] = numbers;
         let word = |at: usize| u64::from(wide[at]) | u64::from(wide[at + 1]) << 32;
         let [number, address, first, second] = [0, 2, 4, 6].map(word);
-        let to = Place { address, key };
+        let to = RemoteAddress { address, key };
         Some(match (kind, first, second) {
             (6, delta, 0) => Message::Atomic { number, verb: Verb::Add(delta), to },
             (7, expected, new) => Message::Atomic { number, verb: Verb::CompareAndSwap { expected, new }, to },
@@ -192,7 +192,7 @@ mod tests {
     const SECRET: Secret = [7; 16];
     const MINE: End =
         End { by: 3, queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
-    const WORD: Place = Place { address: 0x7f00_0000_1008, key: u32::MAX };
+    const WORD: RemoteAddress = RemoteAddress { address: 0x7f00_0000_1008, key: u32::MAX };
 
     fn all() -> [Message; 11] {
         [

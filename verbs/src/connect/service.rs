@@ -5,7 +5,7 @@
 use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
 use super::listen::listen;
-use super::machine::{Backoff, Effects, Machine, Reason, State};
+use super::machine::{Backoff, ConnectionState, Effects, Machine, Reason};
 use super::message::{MESSAGE, Message};
 use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
 use super::timeout_backoff::TimeoutBackoff;
@@ -317,7 +317,7 @@ impl Connector {
     /// failover connections back.
     fn look_for_other_rails(&mut self) {
         let of = |(peer, connection): (&Rank, &Connection)| {
-            let failover = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
+            let failover = matches!(connection.machine.state(), ConnectionState::Ready { mine, .. } if mine.by > 0);
             (connection.machine.is_waiting() || failover).then_some((*peer, failover))
         };
         for (peer, failover) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
@@ -381,7 +381,7 @@ impl Connector {
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());
-        if matches!(before, State::Ready { .. }) && failed {
+        if matches!(before, ConnectionState::Ready { .. }) && failed {
             machine.lost(machine.generation(), &mut doing);
         }
         event(machine, &mut doing);
@@ -390,7 +390,7 @@ impl Connector {
             tracing::debug!(rank, peer, generation = machine.generation(), ?state, "connection");
         }
         let refused = |by_peer, errno: Errno| Link::Refused { by_peer, errno: errno.raw_os_error() };
-        if let (State::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
+        if let (ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
             (state, core.endpoints.lane(peer))
             && lane.is_broken()
         {
@@ -404,7 +404,7 @@ impl Connector {
             }
         }
         match state {
-            State::Ready { theirs, .. } => {
+            ConnectionState::Ready { theirs, .. } => {
                 if let Some(Made { queue, start }) = pair.made.take() {
                     core.endpoints.add(peer, queue, start, theirs.received);
                     holding.insert(peer);
@@ -420,9 +420,9 @@ impl Connector {
                 }
                 core.note(peer, Link::Ready);
             }
-            State::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
-            State::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
-            State::Failed(Reason::Died) => core.note(peer, Link::Absent),
+            ConnectionState::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
+            ConnectionState::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
+            ConnectionState::Failed(Reason::Died) => core.note(peer, Link::Absent),
             // A rank that wants the connection has sent a command, or will.
             _ => {}
         }

@@ -136,7 +136,7 @@ mod tests {
 
     type Tested = Lane<Queue, Thing>;
 
-    const TO: Place = Place { address: 4096, key: 9 };
+    const TO: RemoteAddress = RemoteAddress { address: 4096, key: 9 };
     const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
 
     fn failover(number: u32) -> Queue {
@@ -151,7 +151,7 @@ mod tests {
         queue
     }
 
-    fn post(lane: &Tested, verb: Verb, to: Place) -> u64 {
+    fn post(lane: &Tested, verb: Verb, to: RemoteAddress) -> u64 {
         // SAFETY: the fake queue accesses no memory.
         unsafe { lane.post(verb, to, PIECE, Signal::NowAndThen, None) }.unwrap()
     }
@@ -247,7 +247,7 @@ mod tests {
         let queue = failover(77);
         let lane: Tested = Lane::new(3, queue.clone(), START);
         for key in [9, UNNAMED, 9] {
-            post(&lane, Verb::Write, Place { key, ..TO });
+            post(&lane, Verb::Write, RemoteAddress { key, ..TO });
         }
         // SAFETY: as above.
         let message = unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Always, None) };

@@ -20,10 +20,10 @@ pub(super) use moving::{Bytes, Returned};
 pub(super) use post::{Signal, Stop};
 pub(super) use unfinished::Start;
 #[cfg(test)]
-pub(super) use unfinished::{Kept, Unfinished as Account};
+pub(super) use unfinished::{RequestRecord, Unfinished as Account};
 
 use super::counts::WorkRequests;
-use super::wr::{Completion, Course, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
+use super::wr::{Completion, Course, Failure, Piece, Received, RemoteAddress, Request, Token, Verb, WorkQueue};
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,

@@ -4,7 +4,7 @@
 //! writes take their places, and no message is posted until the returned requests are taken. Each request is therefore
 //! executed at most once over all lanes.
 
-use super::unfinished::Kept;
+use super::unfinished::RequestRecord;
 use super::*;
 
 /// The message requests of a queue that ended, as far as they are not known to be complete.
@@ -30,20 +30,20 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     pub unsafe fn post_message(
         &self,
         verb: Verb,
-        to: Place,
+        to: RemoteAddress,
         piece: Piece,
         signal: Signal,
         lent: Option<L>,
     ) -> Result<u64, (Stop, Option<L>)> {
-        let kept = Kept { movable: true, ..Kept::new(verb, to, piece, false) };
+        let kept = RequestRecord { movable: true, ..RequestRecord::new(verb, to, piece, false) };
         // SAFETY: caller's contract.
         unsafe { self.post_with(kept, &[], signal, lent) }
     }
 
     /// Like [`post_inline`](Self::post_inline), for a message.
-    pub fn post_message_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
+    pub fn post_message_inline(&self, verb: Verb, to: RemoteAddress, bytes: &[u8]) -> Result<u64, Stop> {
         assert!(bytes.len() <= self.inline(), "the bytes fit into a request");
-        let kept = Kept { movable: true, ..Kept::new(verb, to, Piece::inline(bytes), true) };
+        let kept = RequestRecord { movable: true, ..RequestRecord::new(verb, to, Piece::inline(bytes), true) };
         // SAFETY: the adapter's driver copies the bytes before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::Seldom, None) };
         posted.map_err(|(stop, _)| stop)
@@ -121,7 +121,7 @@ mod tests {
     use crate::fake::{Events, Queue, START, Thing, completion};
     use crate::wr::{Received, Why};
 
-    const TO: Place = Place { address: 4096, key: 9 };
+    const TO: RemoteAddress = RemoteAddress { address: 4096, key: 9 };
     const PIECE: Piece = Piece { address: 64, bytes: 3000, key: 7 }; // 3 packets
 
     /// A put of a window, then messages with a slot, with the program's memory, and inline, then another put of a

@@ -1,6 +1,6 @@
 //! Posting requests to a lane.
 
-use super::unfinished::Kept;
+use super::unfinished::RequestRecord;
 use super::*;
 use std::io;
 
@@ -41,22 +41,22 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     pub unsafe fn post(
         &self,
         verb: Verb,
-        to: Place,
+        to: RemoteAddress,
         piece: Piece,
         signal: Signal,
         lent: Option<L>,
     ) -> Result<u64, (Stop, Option<L>)> {
         // SAFETY: caller's contract.
-        unsafe { self.post_with(Kept::new(verb, to, piece, false), &[], signal, lent) }
+        unsafe { self.post_with(RequestRecord::new(verb, to, piece, false), &[], signal, lent) }
     }
 
     /// Posts a write or a message with an inline payload.
     ///
     /// # Errors
     /// The errors of [`post`](Self::post), without a returned object.
-    pub fn post_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
+    pub fn post_inline(&self, verb: Verb, to: RemoteAddress, bytes: &[u8]) -> Result<u64, Stop> {
         assert!(bytes.len() <= self.inline(), "the bytes fit into a request");
-        let kept = Kept::new(verb, to, Piece::inline(bytes), true);
+        let kept = RequestRecord::new(verb, to, Piece::inline(bytes), true);
         // SAFETY: the adapter's driver copies the bytes before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
         posted.map_err(|(stop, _)| stop)
@@ -65,7 +65,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     /// Like [`post`](Self::post).
     pub(super) unsafe fn post_with(
         &self,
-        kept: Kept,
+        kept: RequestRecord,
         bytes: &[u8],
         signal: Signal,
         lent: Option<L>,
@@ -112,7 +112,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     unsafe fn post_into(
         &self,
         sending: &mut Sending<Q, L>,
-        kept: Kept,
+        kept: RequestRecord,
         bytes: &[u8],
         signalled: bool,
     ) -> Result<u64, Stop> {
@@ -150,11 +150,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         &self,
         queue: &Q,
         number: u64,
-        kept: Kept,
+        kept: RequestRecord,
         signalled: bool,
         fenced: bool,
     ) -> Result<(), Stop> {
-        let Kept { verb, to, piece, inline, .. } = kept;
+        let RequestRecord { verb, to, piece, inline, .. } = kept;
         let token = Token::new(self.number, number);
         // SAFETY: caller's contract.
         let posted = unsafe { queue.post(&Request { token, verb, to, piece, signalled, fenced, inline }) };
@@ -181,7 +181,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             return Ok(());
         }
         // SAFETY: an empty write, which lends the adapter no bytes. It follows the other requests.
-        unsafe { self.post_into(sending, Kept::MARKER, &[], true) }.map(drop)
+        unsafe { self.post_into(sending, RequestRecord::MARKER, &[], true) }.map(drop)
     }
 
     /// Returns whether the lane accepts another lent object now. If not, completions that free some are in flight.

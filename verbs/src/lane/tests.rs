@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::{Events, Queue, START, Thing, completion};
 use crate::wr::{Kind, Why};
 
-const TO: Place = Place { address: 4096, key: 9 };
+const TO: RemoteAddress = RemoteAddress { address: 4096, key: 9 };
 const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
 
 type Tested = Lane<Queue, Thing>;

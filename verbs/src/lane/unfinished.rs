@@ -1,7 +1,7 @@
 //! Requests that are not known to be complete: the data to post them again, and the decision which of them the far end
 //! has executed.
 
-use crate::wr::{Kind, Piece, Place, Received, Verb};
+use crate::wr::{Kind, Piece, Received, RemoteAddress, Verb};
 use std::ops::RangeInclusive;
 
 /// The start of the connection on which requests are posted.
@@ -26,7 +26,7 @@ pub(crate) struct Unfinished {
     psn: u32,
     next: u32,
     /// Ring indexed by request number; its length is the queue's depth rounded up to a power of two.
-    requests: Box<[Kept]>,
+    requests: Box<[RequestRecord]>,
     /// Ring of inline payloads, `inline` bytes each; allocated at the first inline request.
     bytes: Box<[u8]>,
     inline: usize,
@@ -58,9 +58,9 @@ impl Answered {
 
 /// Record of a request. Kept small, because it is written for every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Kept {
+pub(crate) struct RequestRecord {
     pub verb: Verb,
-    pub to: Place,
+    pub to: RemoteAddress,
     pub piece: Piece,
     pub inline: bool,
     /// The request belongs to a message, which may be sent on another lane instead.
@@ -71,7 +71,7 @@ pub(crate) struct Kept {
     pub end: u32,
 }
 
-const _: () = assert!(size_of::<Kept>() <= 64, "the crate's documentation states 64 bytes");
+const _: () = assert!(size_of::<RequestRecord>() <= 64, "the crate's documentation states 64 bytes");
 
 /// The error that the far end claims to have received packets that were not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +83,13 @@ const PSNS: u32 = 1 << 24;
 /// half of the PSNs. More would make the far end's position ambiguous.
 const BYTES: u32 = 1 << 31;
 
-impl Kept {
+impl RequestRecord {
     /// An empty write: it has no effect and completes in order.
-    pub const MARKER: Kept = Kept::new(Verb::Write, Place { address: 0, key: 0 }, Piece::NOTHING, false);
+    pub const MARKER: RequestRecord =
+        RequestRecord::new(Verb::Write, RemoteAddress { address: 0, key: 0 }, Piece::NOTHING, false);
 
-    pub const fn new(verb: Verb, to: Place, piece: Piece, inline: bool) -> Self {
-        Kept { verb, to, piece, inline, movable: false, spared: false, end: 0 }
+    pub const fn new(verb: Verb, to: RemoteAddress, piece: Piece, inline: bool) -> Self {
+        RequestRecord { verb, to, piece, inline, movable: false, spared: false, end: 0 }
     }
 
     /// Number of PSNs that the request uses: packets of its payload, or of its answer.
@@ -103,7 +104,7 @@ impl Kept {
 impl Unfinished {
     /// An account for at most `depth` requests with at most `inline` inline bytes.
     pub fn new(start: Start, depth: usize, inline: usize) -> Self {
-        let requests = vec![Kept::MARKER; depth.next_power_of_two()].into();
+        let requests = vec![RequestRecord::MARKER; depth.next_power_of_two()].into();
         let (before, last, answered, bytes) = Default::default();
         Unfinished { before, last, start, psn: start.psn, next: start.psn, requests, bytes, inline, answered }
     }
@@ -124,13 +125,13 @@ impl Unfinished {
     /// itself can [fence](crate::wr::WorkQueue::fences).
     #[inline]
     pub fn fences(&self, kind: Kind, completed: u64, by_queue: bool) -> bool {
-        let is_write = |(number, kept): (u64, Kept)| number > completed && kept.verb.kind() == Kind::Write;
+        let is_write = |(number, kept): (u64, RequestRecord)| number > completed && kept.verb.kind() == Kind::Write;
         self.answered.fences(kind, completed) || !by_queue && kind == Kind::Atomic && self.kept().any(is_write)
     }
 
     /// Returns whether enough packet numbers are free for one more request.
     #[inline]
-    pub fn has_numbers_for(&self, kept: &Kept) -> bool {
+    pub fn has_numbers_for(&self, kept: &RequestRecord) -> bool {
         let mtu = self.start.mtu;
         let packets = (self.next + PSNS - self.psn) % PSNS + kept.packets(mtu);
         packets <= BYTES / mtu
@@ -138,7 +139,7 @@ impl Unfinished {
 
     /// Records the next request, whose number follows the last one. `bytes` is its inline payload.
     #[inline]
-    pub fn push(&mut self, number: u64, kept: Kept, bytes: &[u8]) {
+    pub fn push(&mut self, number: u64, kept: RequestRecord, bytes: &[u8]) {
         let at = self.place(number);
         debug_assert!(number - self.before <= self.requests.len() as u64, "as many as the queue takes");
         if kept.inline {
@@ -153,9 +154,9 @@ impl Unfinished {
 
     /// Records a request at its number, after the last one.
     #[inline]
-    fn put(&mut self, number: u64, kept: Kept) {
+    fn put(&mut self, number: u64, kept: RequestRecord) {
         self.next = (self.next + kept.packets(self.start.mtu)) % PSNS;
-        self.requests[self.place(number)] = Kept { end: self.next, ..kept };
+        self.requests[self.place(number)] = RequestRecord { end: self.next, ..kept };
         self.answered.note(number, kept.verb.kind());
     }
 
@@ -173,7 +174,7 @@ impl Unfinished {
     }
 
     /// The recorded requests, with their numbers.
-    fn kept(&self) -> impl Iterator<Item = (u64, Kept)> {
+    fn kept(&self) -> impl Iterator<Item = (u64, RequestRecord)> {
         (self.before + 1..=self.last).map(|number| (number, self.requests[self.place(number)]))
     }
 
@@ -194,7 +195,7 @@ impl Unfinished {
             let kept = &mut self.requests[number as usize & (self.requests.len() - 1)];
             if meant(kept.piece) {
                 // The replacement keeps the packet numbers that the request had on the wire.
-                *kept = Kept { end: kept.end, ..Kept::MARKER };
+                *kept = RequestRecord { end: kept.end, ..RequestRecord::MARKER };
             }
         }
     }
@@ -206,7 +207,7 @@ impl Unfinished {
 
     /// Passes the requests that may use another lane to `each`, in order, with their inline payloads; empty writes
     /// replace them here.
-    pub fn hand_over(&mut self, mut each: impl FnMut(u64, Kept, &[u8])) {
+    pub fn hand_over(&mut self, mut each: impl FnMut(u64, RequestRecord, &[u8])) {
         for number in self.before + 1..=self.last {
             let at = self.place(number);
             let kept = self.requests[at];
@@ -214,7 +215,7 @@ impl Unfinished {
                 let bytes =
                     if kept.inline { &self.bytes[at * self.inline..][..kept.piece.bytes as usize] } else { &[] };
                 each(number, kept, bytes);
-                self.requests[at] = Kept { end: kept.end, ..Kept::MARKER };
+                self.requests[at] = RequestRecord { end: kept.end, ..RequestRecord::MARKER };
             }
         }
     }
@@ -226,7 +227,7 @@ impl Unfinished {
 
     /// Returns whether a request before `below` is an atomic whose result a caller may miss.
     pub fn has_atomic(&self, below: u64, missed: impl Fn(u64) -> bool) -> bool {
-        let atomic = |kept: Kept| kept.verb.kind() == Kind::Atomic && !kept.spared;
+        let atomic = |kept: RequestRecord| kept.verb.kind() == Kind::Atomic && !kept.spared;
         self.kept().any(|(number, kept)| number < below && atomic(kept) && missed(number))
     }
 
@@ -264,7 +265,7 @@ impl Unfinished {
                 Kind::Read => self.put(number, kept),
                 _ if !is_executed => self.put(number, kept),
                 kind => {
-                    self.put(number, Kept::MARKER);
+                    self.put(number, RequestRecord::MARKER);
                     if kind == Kind::Atomic {
                         executed(number);
                     }
@@ -280,7 +281,7 @@ impl Unfinished {
         &self,
         from: u64,
         by_queue: bool,
-        mut post: impl FnMut(u64, Kept, bool) -> Result<(), E>,
+        mut post: impl FnMut(u64, RequestRecord, bool) -> Result<(), E>,
     ) -> Result<(), E> {
         let (mut before, mut writes) = (Answered::default(), false);
         for (number, mut kept) in self.kept() {

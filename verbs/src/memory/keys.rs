@@ -2,7 +2,7 @@
 //! come from a peer.
 
 use crate::sys::Registered;
-use crate::wr::Place;
+use crate::wr::RemoteAddress;
 use std::sync::Arc;
 
 /// Most rails in a record.
@@ -31,9 +31,9 @@ impl Keys {
     }
 
     /// The region's first byte for requests on that rail.
-    pub fn place(&self, rail: usize) -> Option<Place> {
+    pub fn place(&self, rail: usize) -> Option<RemoteAddress> {
         let key = *self.keys[..self.rails.into()].get(rail)?;
-        Some(Place { address: self.address, key })
+        Some(RemoteAddress { address: self.address, key })
     }
 
     /// The keys on further rails.
@@ -69,7 +69,7 @@ mod tests {
         let told = keys.to_bytes(b"shared");
         assert_eq!(told.len(), 6 + 3 * 4 + 8 + 1);
         assert_eq!(Keys::from_bytes(&told), Some((keys, &b"shared"[..])));
-        assert_eq!(keys.place(2), Some(Place { address: 0x7f00_0000_1000, key: 9 }));
+        assert_eq!(keys.place(2), Some(RemoteAddress { address: 0x7f00_0000_1000, key: 9 }));
         assert_eq!(keys.place(3), None);
         for len in 0..3 * 4 + 8 {
             assert_eq!(Keys::from_bytes(&told[told.len() - len..]), None, "the last {len} bytes");

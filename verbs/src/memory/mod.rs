@@ -50,7 +50,7 @@ const KEPT: usize = 16 << 20;
 const LOOKED_UP: usize = CHUNK;
 
 /// The registered memory of a rank.
-pub(super) struct Memory {
+pub(super) struct RegisteredMemory {
     domain: Arc<Domain>,
     /// Slots through which puts and gets are copied.
     pub chunks: Arc<Slots>,
@@ -93,9 +93,9 @@ pub(super) struct Passing {
     pub registered: Arc<Registered>,
 }
 
-impl Memory {
+impl RegisteredMemory {
     pub fn new(domain: &Arc<Domain>, register_from: usize) -> Self {
-        Memory {
+        RegisteredMemory {
             domain: domain.clone(),
             chunks: Slots::new(domain, Access::Local, CHUNK, CHUNKS),
             messages: Slots::new(domain, Access::Source, MESSAGE, MESSAGES),
@@ -165,7 +165,7 @@ impl Memory {
     }
 
     /// Registers buffers with this further rail too from now on.
-    pub fn also(&self, further: &Memory) {
+    pub fn also(&self, further: &RegisteredMemory) {
         let further = (further.domain.clone(), further.table.clone());
         lock(&self.further).push(further);
     }

@@ -4,7 +4,7 @@
 use super::Buffer;
 use crate::VerbsError;
 use crate::sys::{Access, Domain};
-use crate::wr::{Piece, Place};
+use crate::wr::{Piece, RemoteAddress};
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
@@ -84,9 +84,9 @@ impl Slot {
     }
 
     /// The first word of the slot, with the key for peers.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RemoteAddress {
         let buffer = self.buffer();
-        Place { address: buffer.address() + self.offset as u64, key: buffer.remote_key() }
+        RemoteAddress { address: buffer.address() + self.offset as u64, key: buffer.remote_key() }
     }
 
     /// The value of the first word, which peers change.

@@ -1,6 +1,6 @@
 //! Registration cache: registrations stay with their memory, for the next message from it.
 //!
-//! A registration is stored at a [`Place`] that belongs to the memory; the owner of the memory clears it before the
+//! A registration is stored in a [`WireCache`] that belongs to the memory; the owner of the memory clears it before the
 //! memory is freed. A registration is therefore never found for freed memory, even if other memory now has the same
 //! address. The cache only lists the places, in order to limit the registered bytes: it evicts the least recently used
 //! registration first.
@@ -8,13 +8,13 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use transom_shm_loopback::messages::Place;
+use transom_shm_loopback::messages::WireCache;
 
 pub(super) struct Cache {
     /// Most bytes that stay registered.
     most: usize,
     /// Registered bytes and their place, least recently used first.
-    places: VecDeque<(usize, Weak<Place>)>,
+    places: VecDeque<(usize, Weak<WireCache>)>,
 }
 
 impl Cache {
@@ -28,7 +28,7 @@ impl Cache {
     }
 
     /// The cached registration of this place, which becomes the most recently used.
-    pub fn find<R: Any + Send + Sync>(&mut self, place: &Arc<Place>) -> Option<Arc<R>> {
+    pub fn find<R: Any + Send + Sync>(&mut self, place: &Arc<WireCache>) -> Option<Arc<R>> {
         let kept = place.kept()?;
         let at = self.places.iter().position(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place)))?;
         let used = self.places.remove(at)?;
@@ -42,8 +42,8 @@ impl Cache {
     }
 
     /// Caches a registration of `bytes` bytes in place of the previous one, and evicts others if the limit is exceeded.
-    pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<Place>, bytes: usize, what: &Arc<R>) {
-        let is_this = |known: &Weak<Place>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place));
+    pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<WireCache>, bytes: usize, what: &Arc<R>) {
+        let is_this = |known: &Weak<WireCache>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place));
         self.places.retain(|(_, known)| known.strong_count() > 0 && !is_this(known));
         self.let_go(self.most.saturating_sub(bytes));
         place.keep(what.clone());
@@ -72,7 +72,7 @@ mod tests {
 
     /// Memory with a place, which records when it is freed.
     struct Buffer {
-        place: Arc<Place>,
+        place: Arc<WireCache>,
         events: Events,
     }
 

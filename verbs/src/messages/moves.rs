@@ -1,7 +1,7 @@
 //! Zero-copy writes and reads, in requests of one piece each.
 
 use crate::lane::{Lane, Signal, Stop};
-use crate::wr::{Piece, Place, Verb, WorkQueue};
+use crate::wr::{Piece, RemoteAddress, Verb, WorkQueue};
 use std::collections::VecDeque;
 
 /// Bytes of one request.
@@ -20,7 +20,7 @@ pub(super) struct Move {
     pub token: u64,
     pub verb: Verb,
     /// Address and key at the peer.
-    pub at: Place,
+    pub at: RemoteAddress,
     /// Local address of the next byte to post.
     pub address: u64,
     pub key: u32,
@@ -97,7 +97,15 @@ mod tests {
     }
 
     fn a_move(token: u64, left: usize) -> Move {
-        Move { token, verb: Verb::Write, at: Place { address: 1 << 32, key: 3 }, address: 4096, key: 5, left, last: 0 }
+        Move {
+            token,
+            verb: Verb::Write,
+            at: RemoteAddress { address: 1 << 32, key: 3 },
+            address: 4096,
+            key: 5,
+            left,
+            last: 0,
+        }
     }
 
     #[test]

@@ -5,12 +5,12 @@ use super::wire::{Peer, VerbsWire};
 use crate::connect::Link;
 use crate::lane::{Signal, Stop};
 use crate::memory::Lent;
-use crate::wr::{Place, Verb};
+use crate::wr::{RemoteAddress, Verb};
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why};
 use transom_shm_loopback::messages::Bytes;
 
 /// Target of a send: any receive buffer of the peer.
-pub(super) const BUFFER: Place = Place { address: 0, key: 0 };
+pub(super) const BUFFER: RemoteAddress = RemoteAddress { address: 0, key: 0 };
 
 impl VerbsWire {
     /// Posts the remaining requests of a lane's transfers, and reports completed transfers.
@@ -61,7 +61,7 @@ impl VerbsWire {
         &mut self,
         by: Lane,
         verb: Verb,
-        to: Place,
+        to: RemoteAddress,
         head: &[u8],
         body: Data<'_, Bytes>,
         mark: Option<u64>,
@@ -152,7 +152,7 @@ impl VerbsWire {
     }
 
     /// The target at a peer. A peer that sent an invalid key is reported as unreachable.
-    pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
+    pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<RemoteAddress, Busy> {
         place(key, at).ok_or_else(|| {
             tracing::warn!(rank, ?key, "a key names no adapter");
             self.notice(rank, Why::Unreachable);
@@ -175,8 +175,8 @@ pub(super) fn write(into: &mut [u8], head: &[u8], body: Data<'_, Bytes>, mark: &
 }
 
 /// The target that a peer's key designates; the peer's adapter checks access to it.
-fn place(key: Key, at: usize) -> Option<Place> {
-    Some(Place { address: key.address.checked_add(at as u64)?, key: u32::try_from(key.key).ok()? })
+fn place(key: Key, at: usize) -> Option<RemoteAddress> {
+    Some(RemoteAddress { address: key.address.checked_add(at as u64)?, key: u32::try_from(key.key).ok()? })
 }
 
 #[cfg(test)]

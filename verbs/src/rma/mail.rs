@@ -8,7 +8,7 @@ use crate::VerbsError;
 use crate::connect::{Service, Twin};
 use crate::memory::{Buffer, Keys};
 use crate::sys::Access;
-use crate::wr::Place;
+use crate::wr::RemoteAddress;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use transom_channel::wire::RAILS;
@@ -26,7 +26,7 @@ pub(super) const BLOCK: usize = DONE + 8;
 pub(super) struct Mail {
     pub block: Buffer,
     /// Location of each rank's block.
-    pub blocks: Box<[Place]>,
+    pub blocks: Box<[RemoteAddress]>,
     /// Keys of the blocks on the further rails, if there are several rails.
     pub further: Box<[Box<[u32]>]>,
     /// Serialises collective calls of several threads.
@@ -84,7 +84,7 @@ impl Block {
 
 impl Mail {
     /// Bytes of memory per rank of the job or team.
-    pub const EACH: usize = size_of::<Place>();
+    pub const EACH: usize = size_of::<RemoteAddress>();
 
     /// Offset of a step's place in the collective of that number.
     pub fn place(number: u64, step: usize) -> usize {

@@ -32,7 +32,7 @@ pub(super) struct Member {
     /// Job rank of each rank of this team.
     pub peers: Box<[u32]>,
     /// Memory that may be released only when no rank of this team uses it: that of windows and of teams.
-    pub remains: DeferredFree<Kept>,
+    pub remains: DeferredFree<Retained>,
     /// Memory that was not made together with peers.
     pub detached: Detached,
     /// Collectives over lanes; none where ranks share memory, which is faster.
@@ -46,7 +46,7 @@ pub(super) struct Member {
 }
 
 /// An object that peers may still access; dropped to release it.
-pub(super) type Kept = Box<dyn Any + Send>;
+pub(super) type Retained = Box<dyn Any + Send>;
 
 /// Target of an operation: a rank of the team, the peer whose lane leads there, and the rail of that lane.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use crate::connect::{LaneQueue, Link};
 use crate::endpoint::Endpoints;
 use crate::lane::{Lane, Signal, Stop};
 use crate::memory::Lent;
-use crate::wr::{Piece, Place, Verb};
+use crate::wr::{Piece, RemoteAddress, Verb};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Awaited;
@@ -180,7 +180,7 @@ impl Member {
         way: Way,
         ordered: bool,
         verb: Verb,
-        at: Place,
+        at: RemoteAddress,
         piece: Piece,
     ) -> Result<u64, FabricError> {
         self.post(way, ordered, |lane| {
@@ -194,7 +194,7 @@ impl Member {
     ///
     /// # Errors
     /// On error nothing was started.
-    pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: Place) -> Result<UnderWay, FabricError> {
+    pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: RemoteAddress) -> Result<UnderWay, FabricError> {
         let cell = self.core().memory.cells.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
         self.behind_stripes(way, Stripes::All)?;
         // SAFETY: the result keeps the memory, and leaves it to the lane if it is dropped early.
@@ -205,7 +205,7 @@ impl Member {
     }
 
     /// Writes a word as one unit with respect to readers and atomics, by compare-and-swap.
-    pub fn swap(self: &Arc<Self>, way: Way, at: Place, value: u64, guess: u64) -> Result<(), FabricError> {
+    pub fn swap(self: &Arc<Self>, way: Way, at: RemoteAddress, value: u64, guess: u64) -> Result<(), FabricError> {
         let mut guess = guess;
         loop {
             let swap = Verb::CompareAndSwap { expected: guess, new: value };

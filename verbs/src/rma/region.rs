@@ -2,13 +2,13 @@
 
 use super::Verbs;
 use super::far::Far;
-use super::member::{Kept, Member, Way};
+use super::member::{Member, Retained, Way};
 use super::under_way::UnderWay;
 use crate::VerbsError;
 use crate::connect::{Core, Twin};
 use crate::memory::{Deferred, Entry, Keys, Slot};
 use crate::sys::{Access, Registered};
-use crate::wr::{Place, Verb};
+use crate::wr::{RemoteAddress, Verb};
 use std::sync::Arc;
 use transom_locks::Rank;
 use transom_network::{Attach, MemoryKind};
@@ -57,7 +57,7 @@ impl Drop for Region {
         let registrations = std::mem::take(&mut self.registrations);
         let kept = (!registrations.is_empty()).then(|| kept(registrations));
         match (self.number, kept) {
-            (Some(number), kept) => remains.let_go(number, kept.map(|kept| Box::new(kept) as Kept)),
+            (Some(number), kept) => remains.let_go(number, kept.map(|kept| Box::new(kept) as Retained)),
             (None, Some(kept)) => self.member.detached.add(kept),
             (None, None) => {}
         }
@@ -69,7 +69,7 @@ pub struct Remote {
     pub(super) rank: Rank,
     /// Way of requests on the region, except those on words that go another way.
     pub(super) way: Way,
-    place: Place,
+    place: RemoteAddress,
     /// Keys on the further rails, and their translation for failover.
     keys: Box<[u32]>,
     _twin: Option<Twin>,
@@ -85,7 +85,7 @@ pub struct Remote {
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,
     /// Word on which this rank has counted itself, if it attached the region individually.
-    counted: Option<Place>,
+    counted: Option<RemoteAddress>,
     member: Arc<Member>,
 }
 
@@ -109,11 +109,11 @@ impl Drop for Remote {
 impl Remote {
     /// The place of bytes for requests on [its way](Self::way).
     #[inline]
-    pub(super) fn place(&self, offset: usize, len: usize) -> Result<Place, FabricError> {
+    pub(super) fn place(&self, offset: usize, len: usize) -> Result<RemoteAddress, FabricError> {
         if offset > self.bytes || len > self.bytes - offset {
             return Err(FabricError::OutOfBounds { offset, len, size: self.bytes });
         }
-        Ok(Place { address: self.place.address + offset as u64, key: self.place.key })
+        Ok(RemoteAddress { address: self.place.address + offset as u64, key: self.place.key })
     }
 
     /// The same for operations that may be divided.
@@ -124,7 +124,7 @@ impl Remote {
 
     /// The place of a word, and the way there.
     #[inline]
-    pub(super) fn word(&self, offset: usize) -> Result<(Way, Place), FabricError> {
+    pub(super) fn word(&self, offset: usize) -> Result<(Way, RemoteAddress), FabricError> {
         if self.lent {
             return Err(NO_LENT_ATOMICS);
         }
@@ -135,7 +135,7 @@ impl Remote {
         Ok(match &self.words {
             Some(Words { bytes, registered }) if offset + 8 <= *bytes => {
                 let address = registered.address + offset as u64;
-                (self.member.way_here(self.rank), Place { address, key: registered.remote_key() })
+                (self.member.way_here(self.rank), RemoteAddress { address, key: registered.remote_key() })
             }
             _ => (self.way, place),
         })
@@ -248,7 +248,7 @@ impl Verbs {
         let counts = &member.core().memory.counts;
         let reached = (kind == MemoryKind::Allocated).then(|| counts.take()).transpose().map_err(system)?;
         let count = reached.as_ref().map_or(Vec::new(), |count| {
-            let Place { address, key } = count.place();
+            let RemoteAddress { address, key } = count.place();
             [&address.to_le_bytes()[..], &key.to_le_bytes()].concat()
         });
         let key = Keys::of(&registrations).to_bytes(&count);
@@ -258,9 +258,9 @@ impl Verbs {
 }
 
 /// The place that a key names of the word on which ranks that attach on their own count themselves.
-fn place_of(count: &[u8]) -> Option<Place> {
+fn place_of(count: &[u8]) -> Option<RemoteAddress> {
     let (address, key) = count.split_first_chunk()?;
-    Some(Place { address: u64::from_le_bytes(*address), key: u32::from_le_bytes(key.try_into().ok()?) })
+    Some(RemoteAddress { address: u64::from_le_bytes(*address), key: u32::from_le_bytes(key.try_into().ok()?) })
 }
 
 fn system(error: VerbsError) -> FabricError {

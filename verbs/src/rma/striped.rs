@@ -11,7 +11,7 @@ use super::operations::{RailLane, retry};
 use crate::lane::{Signal, Stop};
 use crate::memory::Lent;
 use crate::sys::Registered;
-use crate::wr::{Failure, Piece, Place, Verb, Why};
+use crate::wr::{Failure, Piece, RemoteAddress, Verb, Why};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use transom_channel::striping::{Part, Timed};
@@ -57,7 +57,7 @@ struct Stripe {
 #[derive(Clone, Copy)]
 struct Ends {
     here: Piece,
-    there: Place,
+    there: RemoteAddress,
 }
 
 /// Local memory of a stripe: the registration with its rail, and the piece for the first rail.
@@ -73,7 +73,7 @@ impl Ends {
     /// The memory must stay registered until the request is complete or cancelled, or the lane has ended.
     unsafe fn post(&self, lane: &RailLane, verb: Verb, from: usize, bytes: usize) -> Result<u64, Stop> {
         let here = Piece { address: self.here.address + from as u64, bytes: bytes as u32, key: self.here.key };
-        let there = Place { address: self.there.address + from as u64, key: self.there.key };
+        let there = RemoteAddress { address: self.there.address + from as u64, key: self.there.key };
         // SAFETY: caller's contract.
         unsafe { lane.post(verb, there, here, Signal::Always, None) }.map_err(|(stop, _)| stop)
     }

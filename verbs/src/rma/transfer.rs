@@ -13,7 +13,7 @@ use super::under_way::UnderWay;
 use crate::lane::Signal;
 use crate::memory::{Lent, Passing, Slot};
 use crate::sys::{Access, Registered};
-use crate::wr::{Failure, Piece, Place, Verb, Why};
+use crate::wr::{Failure, Piece, RemoteAddress, Verb, Why};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -300,13 +300,13 @@ impl Member {
         &self,
         way: Way,
         verb: Verb,
-        at: Place,
+        at: RemoteAddress,
         len: usize,
         piece: impl Fn(usize, usize) -> Piece,
         posted: &mut u64,
     ) -> Result<(), FabricError> {
         for from in (0..len).step_by(PIECE) {
-            let at = Place { address: at.address + from as u64, key: at.key };
+            let at = RemoteAddress { address: at.address + from as u64, key: at.key };
             let piece = piece(from, (len - from).min(PIECE));
             // SAFETY: caller's contract.
             *posted = unsafe { self.post_for(way, verb == Verb::Write, verb, at, piece) }?;
@@ -336,7 +336,7 @@ impl Member {
         }
     }
 
-    fn write_by_slots(&self, way: Way, to: Place, source: &[u8]) -> Result<(), FabricError> {
+    fn write_by_slots(&self, way: Way, to: RemoteAddress, source: &[u8]) -> Result<(), FabricError> {
         let (mut to, memory) = (to, &self.core().memory);
         for bytes in source.chunks(memory.chunks.bytes()) {
             let mut filled = None;
@@ -368,7 +368,7 @@ impl Member {
     }
 
     /// Reads several pieces concurrently.
-    fn read_by_slots(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
+    fn read_by_slots(self: &Arc<Self>, way: Way, from: RemoteAddress, into: &mut [u8]) -> Result<(), FabricError> {
         let chunks = &self.core().memory.chunks;
         let start = |from, len| {
             let slot = chunks.take().map_err(|error| self.why(way, Halt::Memory(error)))?;

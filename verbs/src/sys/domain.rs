@@ -3,7 +3,7 @@
 use super::library::Library;
 use super::{Context, refused};
 use crate::VerbsError;
-use crate::wr::{Piece, Place};
+use crate::wr::{Piece, RemoteAddress};
 use ibverbs_sys::*;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl Domain {
     }
 
     /// Returns whether `place` is a word on which peers may execute atomics.
-    pub fn has_word(&self, place: Place) -> bool {
+    pub fn has_word(&self, place: RemoteAddress) -> bool {
         let words = lock(&self.words);
         let inside = |&(start, bytes): &(u64, usize)| {
             place.address.checked_sub(start).is_some_and(|at| at.checked_add(8).is_some_and(|end| end <= bytes as u64))

@@ -1,6 +1,6 @@
 //! Steps of requests in a world.
 
-use super::super::machine::State;
+use super::super::machine::ConnectionState;
 use super::adapter::Refusal;
 use super::traffic::Traffic;
 use super::world::{Step, World};
@@ -36,11 +36,11 @@ impl World {
                 }
                 let step = match world.sides[side].machine.state() {
                     // No answer arrived: the connection breaks.
-                    State::Ready { .. } if round > 0 => {
+                    ConnectionState::Ready { .. } if round > 0 => {
                         world.budget.losses += 1;
                         Step::PeerFailure
                     }
-                    State::Ready { .. } | State::Failed(_) => continue,
+                    ConnectionState::Ready { .. } | ConnectionState::Failed(_) => continue,
                     _ => Step::Want,
                 };
                 let mut under_way = vec![(side, step)];

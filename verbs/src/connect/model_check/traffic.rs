@@ -4,8 +4,8 @@
 use super::adapter::{Made, Sent};
 use super::holds;
 use super::world::Budget;
-use crate::lane::{Account, Kept, Start};
-use crate::wr::{Kind, Piece, Place, Received, Verb};
+use crate::lane::{Account, RequestRecord, Start};
+use crate::wr::{Kind, Piece, Received, RemoteAddress, Verb};
 
 const MTU: u32 = 1024;
 
@@ -38,21 +38,27 @@ pub enum PostKind {
 impl PostKind {
     pub const ALL: [PostKind; 4] = [PostKind::Write, PostKind::Send, PostKind::Read, PostKind::Atomic];
 
-    fn kept(self) -> Kept {
+    fn kept(self) -> RequestRecord {
         let (verb, bytes) = match self {
             PostKind::Write => (Verb::Write, MTU + 1),
             PostKind::Send => (Verb::Send, MTU + 1),
             PostKind::Read => (Verb::Read, 8),
             PostKind::Atomic => (Verb::Add(1), 8),
         };
-        let (to, piece) = (Place { address: 8, key: 1 }, Piece { address: 8, bytes, key: 1 });
-        Kept::new(verb, to, piece, false)
+        let (to, piece) = (RemoteAddress { address: 8, key: 1 }, Piece { address: 8, bytes, key: 1 });
+        RequestRecord::new(verb, to, piece, false)
     }
 }
 
-fn sent(number: u64, kept: Kept, fenced: bool) -> Sent {
+fn sent(number: u64, kept: RequestRecord, fenced: bool) -> Sent {
     let packets = if kept.verb.kind() == Kind::Write && kept.piece.bytes > 0 { 2 } else { 1 };
-    Sent { number, kind: kept.verb.kind(), packets, marker: Kept { end: 0, ..kept } == Kept::MARKER, fenced }
+    Sent {
+        number,
+        kind: kept.verb.kind(),
+        packets,
+        marker: RequestRecord { end: 0, ..kept } == RequestRecord::MARKER,
+        fenced,
+    }
 }
 
 impl Traffic {

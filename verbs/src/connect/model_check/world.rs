@@ -1,6 +1,6 @@
 //! Two ranks, their adapters, and the network between them: possible steps, and invariants after each step.
 
-use super::super::machine::{Effects, Machine, Reason, State};
+use super::super::machine::{ConnectionState, Effects, Machine, Reason};
 use super::super::message::{End, Message, Secret};
 use super::adapter::{Doing, Made, Refusal, errno};
 use super::traffic::{PostKind, Traffic};
@@ -80,7 +80,10 @@ impl World {
         if *dead {
             return vec![];
         }
-        let has_end = matches!(machine.state(), State::Asked { .. } | State::Answered { .. } | State::Ready { .. });
+        let has_end = matches!(
+            machine.state(),
+            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Ready { .. }
+        );
         let over = made.iter().filter(|made| !made.alive).map(|made| made.generation).max().unwrap_or(0);
         let generation = machine.generation().max(1);
         let forged = [
@@ -166,7 +169,7 @@ impl World {
             return None;
         }
         let (sent, met, mut wrong) = (doing.sent, doing.met, doing.wrong);
-        if let (State::Ready { theirs, .. }, Some(made)) = (machine.state(), made.last_mut())
+        if let (ConnectionState::Ready { theirs, .. }, Some(made)) = (machine.state(), made.last_mut())
             && let Err(why) = traffic.attach(made, theirs.received)
         {
             wrong = Some(why);
@@ -186,7 +189,7 @@ impl World {
             wrong = Some("keeps a queue pair whose peer said that it has none".into());
         }
         world.budget.refusals -= u8::from(met);
-        *asks &= !matches!(machine.state(), State::Ready { .. } | State::Failed(_));
+        *asks &= !matches!(machine.state(), ConnectionState::Ready { .. } | ConnectionState::Failed(_));
         let network = &mut world.network[1 - side];
         for message in &sent {
             if let Err(place) = network.binary_search_by_key(&key(message), key) {
@@ -212,9 +215,11 @@ impl World {
         let alive: Vec<&Made> = me.made.iter().filter(|made| made.alive).collect();
         let state = me.machine.state();
         let expected = match state {
-            State::Absent | State::Failed(_) => None,
-            State::Asked { mine } => Some((mine, None)),
-            State::Answered { mine, theirs } | State::Ready { mine, theirs } => Some((mine, Some(theirs))),
+            ConnectionState::Absent | ConnectionState::Failed(_) => None,
+            ConnectionState::Asked { mine } => Some((mine, None)),
+            ConnectionState::Answered { mine, theirs } | ConnectionState::Ready { mine, theirs } => {
+                Some((mine, Some(theirs)))
+            }
         };
         let found = alive.iter().map(|made| (made.end, made.connected)).collect::<Vec<_>>();
         if found != expected.into_iter().collect::<Vec<_>>()
@@ -229,7 +234,7 @@ impl World {
             return Some("confirmed the retirement of a queue pair that is alive".into());
         }
         let ready = |state| match state {
-            State::Ready { mine, theirs } => Some((mine, theirs)),
+            ConnectionState::Ready { mine, theirs } => Some((mine, theirs)),
             _ => None,
         };
         if let Some((mine, theirs)) = ready(state) {
@@ -250,9 +255,11 @@ impl World {
             (0..2).any(|verb| by.refused[verb] && errno(number, verb) == error)
         };
         match state {
-            State::Failed(Reason::Died) if !peer.dead => Some("the peer lives".into()),
-            State::Failed(Reason::Here(error)) if !known(me, side, error) => Some("no such refusal here".into()),
-            State::Failed(Reason::There(error)) if !known(peer, 1 - side, error) => {
+            ConnectionState::Failed(Reason::Died) if !peer.dead => Some("the peer lives".into()),
+            ConnectionState::Failed(Reason::Here(error)) if !known(me, side, error) => {
+                Some("no such refusal here".into())
+            }
+            ConnectionState::Failed(Reason::There(error)) if !known(peer, 1 - side, error) => {
                 Some("no such refusal there".into())
             }
             _ if me.asks && !me.machine.is_waiting() => {
@@ -310,7 +317,10 @@ impl World {
         }
         let waited = (0..2).find(|&side| now.is_none() && self.sides[side].asks && !first.dead && !second.dead);
         match waited.map(|side| (world.sides[side].machine.state(), world.sides[1 - side].machine.state())) {
-            Some((State::Ready { .. }, State::Ready { .. } | State::Answered { .. }) | (State::Failed(_), _))
+            Some(
+                (ConnectionState::Ready { .. }, ConnectionState::Ready { .. } | ConnectionState::Answered { .. })
+                | (ConnectionState::Failed(_), _),
+            )
             | None => Ok(()),
             Some(states) => Err(format!("{states:?} after waiting: {self:#?}")),
         }

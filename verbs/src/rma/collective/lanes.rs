@@ -10,7 +10,7 @@ use crate::rma::member::Member;
 use crate::sys::Access;
 use crate::values::NotifyBy;
 use crate::wait::{NAPS, is_oversubscribed};
-use crate::wr::Place;
+use crate::wr::RemoteAddress;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -118,10 +118,11 @@ impl Collective<'_> {
 
     /// Returns whether a rank that left had completed this collective. It keeps its memory until all ranks have left.
     fn has_done(&self, rank: Rank) -> bool {
-        let Place { address, key } = self.mail.blocks[rank];
+        let RemoteAddress { address, key } = self.mail.blocks[rank];
         let mut done = [0; 8];
-        let read =
-            self.member.read(Far::of(self.member.way(rank), Place { address: address + DONE as u64, key }), &mut done);
+        let read = self
+            .member
+            .read(Far::of(self.member.way(rank), RemoteAddress { address: address + DONE as u64, key }), &mut done);
         read.is_ok() && u64::from_ne_bytes(done) >= self.number
     }
 }
@@ -129,8 +130,8 @@ impl Collective<'_> {
 impl Steps for Collective<'_> {
     fn say(&mut self, step: usize, to: Rank, bytes: &[u8], flag: bool) -> Result<(), FabricError> {
         let said = self.offer(bytes)?;
-        let (way, Place { address, key }) = (self.member.way(to), self.mail.blocks[to]);
-        let at = Place { address: address + Mail::place(self.number, step) as u64, key };
+        let (way, RemoteAddress { address, key }) = (self.member.way(to), self.mail.blocks[to]);
+        let at = RemoteAddress { address: address + Mail::place(self.number, step) as u64, key };
         if let Some(further) = self.mail.further.get(to)
             && !self.twins.contains_key(&to)
         {
@@ -140,7 +141,7 @@ impl Steps for Collective<'_> {
         if said.bytes > 0 {
             let place = [said.address, said.bytes].map(u64::to_ne_bytes);
             let place = [place.as_flattened(), said.keys.map(u32::to_ne_bytes).as_flattened()].concat();
-            self.member.write(Far::of(way, Place { address: at.address + 8, key }), &place)?;
+            self.member.write(Far::of(way, RemoteAddress { address: at.address + 8, key }), &place)?;
         }
         // Posted after the location on the same lane.
         let word = self.number << 1 | u64::from(flag);
@@ -195,7 +196,7 @@ impl Steps for Collective<'_> {
         })?;
         bytes.resize(said.bytes as usize, 0);
         let [key, further @ ..] = said.keys;
-        let (way, place) = (self.member.way(from), Place { address: said.address, key });
+        let (way, place) = (self.member.way(from), RemoteAddress { address: said.address, key });
         let several = 0..self.member.service.further_domains().count();
         let further = further.get(several).unwrap_or_default();
         // The translation lets the read fail over while the first rail is cut.
