@@ -22,7 +22,7 @@ pub enum VerbsError {
         why: String,
     },
     /// No RDMA device can be opened.
-    #[error("this machine has no RDMA device that can be opened; `ibv_devices` lists them{}", source.as_ref().map_or(String::new(), |source| format!(" ({source})")))]
+    #[error("this machine has no RDMA device that can be opened, which `ibv_devices` would list; TRANSOM_FABRIC=tcp needs none, and on Ethernet `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0` makes one{}", source.as_ref().map_or(String::new(), |source| format!(" ({source})")))]
     NoDevice {
         /// The system's error, if there is one.
         #[source]
