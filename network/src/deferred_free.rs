@@ -20,7 +20,7 @@ use transom_locks::Rank;
 /// assert_eq!(other.number(2), window);
 /// mine.let_go(window, Some(vec![0; 100])); // kept: the other rank may access it
 /// other.let_go(window, None);
-/// let told = [mine.tell(b"exchanged"), other.tell(b"")];
+/// let told = [mine.tell(b"exchanged", || ()), other.tell(b"", || ())];
 /// assert_eq!(mine.hear(&told[0]), Some(&b"exchanged"[..]));
 /// assert!(mine.hear(&told[1]).is_some()); // freed
 /// ```
@@ -103,9 +103,13 @@ impl<M> DeferredFree<M> {
         !self.state().untold.is_empty()
     }
 
-    /// Prefixes a message to all ranks with the unreported drops.
-    pub fn tell(&self, message: &[u8]) -> Vec<u8> {
+    /// Prefixes a message to all ranks with the unreported drops. If there are any, `drain` is called first: no earlier
+    /// request of this rank may access the memory that the report releases.
+    pub fn tell(&self, message: &[u8], drain: impl FnOnce()) -> Vec<u8> {
         let untold = std::mem::take(&mut self.state().untold);
+        if !untold.is_empty() {
+            drain();
+        }
         let entries = untold.iter().flat_map(|number| number.to_le_bytes());
         (untold.len() as u32).to_le_bytes().into_iter().chain(entries).chain(message.iter().copied()).collect()
     }
@@ -142,7 +146,7 @@ mod tests {
 
     /// Exchanges a message with reports between all ranks; returns the number of bytes that each rank sent.
     fn meet(ranks: &[DeferredFree<&str>]) -> Vec<usize> {
-        let told: Vec<_> = ranks.iter().map(|rank| rank.tell(b"message")).collect();
+        let told: Vec<_> = ranks.iter().map(|rank| rank.tell(b"message", || ())).collect();
         for rank in ranks {
             told.iter().for_each(|told| assert_eq!(rank.hear(told), Some(&b"message"[..])));
         }
@@ -197,7 +201,7 @@ mod tests {
         rank.number(2);
         let told = {
             rank.let_go(0, Some("memory"));
-            rank.tell(b"")
+            rank.tell(b"", || ())
         };
         for cut in 0..told.len() {
             assert_eq!(rank.hear(&told[..cut]), None);

@@ -10,7 +10,7 @@ use crate::listen::{House, Service};
 use crate::regions::Regions;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use transom_launch::{lock, random};
@@ -53,6 +53,19 @@ pub fn is_oversubscribed(ranks: usize) -> bool {
     ranks >= std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
+/// Makes the kernel notice within a minute that the other host has vanished, also while nothing is sent. Firewalls forget
+/// silent connections, which this prevents too.
+pub fn keep_alive(stream: impl AsFd) {
+    use rustix::net::sockopt;
+    let set = sockopt::set_socket_keepalive(&stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(&stream, Duration::from_secs(30)))
+        .and_then(|()| sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5)))
+        .and_then(|()| sockopt::set_tcp_keepcnt(&stream, 6));
+    if let Err(error) = set {
+        tracing::debug!(%error, "no keepalive on a connection");
+    }
+}
+
 impl Endpoint {
     /// Listens, tells all peers, and serves them from now on. Collective.
     pub fn open(job: &Arc<dyn Bootstrap>, node: &Node) -> Result<Endpoint, TcpError> {
@@ -81,6 +94,11 @@ impl Endpoint {
         let looks = if is_oversubscribed { 0 } else { LOOKS };
         let peers = contacts.into_iter().map(peer).collect();
         Ok(Endpoint { me, regions, peers, secrets, mail, kept: Mutex::default(), looks, _service: service })
+    }
+
+    /// Returns whether the ranks of this host shared cores when the job started.
+    pub fn shares_cores(&self) -> bool {
+        self.looks == 0
     }
 
     /// The lane to a peer, by its rank in the job. Connects it, if it is not. `check` fails if the peer is gone.
@@ -134,6 +152,7 @@ impl Endpoint {
                 let attempt = || {
                     let mut stream = TcpStream::connect_timeout(address, ATTEMPT)?;
                     stream.set_nodelay(true)?;
+                    keep_alive(&stream);
                     let hello = Hello::new(to_use, self.me, peer)?;
                     greet(&mut stream, hello, secrets, Instant::now() + ATTEMPT)?;
                     Ok(OwnedFd::from(stream))

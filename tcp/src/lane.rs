@@ -53,6 +53,8 @@ pub struct Ticket<C: Carrier> {
     lane: Arc<Lane<C>>,
     number: u64,
     taken: bool,
+    /// Of a caller that polls.
+    checks: Checks,
 }
 
 /// The requests of this rank to one peer.
@@ -183,7 +185,7 @@ impl<C: Carrier> Lane<C> {
         let bytes = into.len();
         // Pushed first, because replies may arrive while the last requests wait to be sent.
         let number = state.slots.push(Answer::Data { into, answered: 0, refused: None });
-        let ticket = Ticket { lane: self.clone(), number, taken: false };
+        let ticket = Ticket { lane: self.clone(), number, taken: false, checks: Checks(None) };
         let requests = bytes.div_ceil(LONGEST).max(1);
         state.slots.slot(number).posted = state.slots.posted + requests as u64;
         let mut post = |state: &mut LaneState<C>| {
@@ -220,7 +222,7 @@ impl<C: Carrier> Lane<C> {
         }
         drop(state);
         match ahead {
-            Some(number) => Ok(Some(Ticket { lane: self.clone(), number, taken: false })),
+            Some(number) => Ok(Some(Ticket { lane: self.clone(), number, taken: false, checks: Checks(None) })),
             None => self.start(Answer::Flushed, &Request::Flush, check).map(Some),
         }
     }
@@ -265,7 +267,7 @@ impl<C: Carrier> Lane<C> {
         let mut state = self.lock();
         state.works()?;
         let number = state.slots.push(answer);
-        let ticket = Ticket { lane: self.clone(), number, taken: false };
+        let ticket = Ticket { lane: self.clone(), number, taken: false, checks: Checks(None) };
         state.slots.slot(number).posted = state.slots.posted + 1;
         let posted = self.send(&mut state, request, &mut check);
         drop(state); // the ticket locks it when it is dropped
@@ -316,13 +318,19 @@ impl<C: Carrier> Lane<C> {
 
 impl<C: Carrier> Ticket<C> {
     /// Receives the replies that have arrived; returns whether the result is there.
-    pub fn is_done(&self) -> Result<bool, Halt> {
+    /// `check` is called ten times per second.
+    pub fn is_done(&mut self, mut check: impl FnMut() -> Result<(), FabricError>) -> Result<bool, Halt> {
         let mut state = self.lane.lock();
-        let done = |state: &mut LaneState<C>| matches!(state.slots.slot(self.number).state, Answer::Done(_));
+        let done = |state: &mut LaneState<C>| state.slots.is_done(self.number);
         if !done(&mut state) && !state.is_awaited && state.receive()? && state.sleepers > 0 {
             self.lane.arrived.notify_all();
         }
-        Ok(done(&mut state))
+        let is_done = done(&mut state);
+        drop(state);
+        if !is_done {
+            self.checks.run(&mut check)?;
+        }
+        Ok(is_done)
     }
 
     /// Waits for the result. `check` is called ten times per second.
@@ -336,11 +344,18 @@ impl<C: Carrier> Ticket<C> {
                 return result.map_err(Halt::Refused);
             }
             // A thread that sleeps in the kernel receives for all: bytes that another took would not wake it.
-            if !state.is_awaited && state.receive()? {
-                if state.sleepers > 0 {
-                    lane.arrived.notify_all();
+            if !state.is_awaited {
+                let received = state.receive();
+                if received.as_ref().map_or(true, |some| *some) {
+                    if state.sleepers > 0 {
+                        lane.arrived.notify_all();
+                    }
+                    // A result that came before the connection ended counts.
+                    if received.is_err() && !state.slots.is_done(number) {
+                        received?;
+                    }
+                    continue;
                 }
-                continue;
             }
             looks += 1;
             if looks <= lane.looks && !state.is_awaited {

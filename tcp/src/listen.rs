@@ -2,6 +2,7 @@
 //! never waits for one peer.
 
 use crate::carrier::{Carrier, Socket};
+use crate::endpoint::keep_alive;
 use crate::execute::Executor;
 use crate::greet::{Greeting, Hello, Secret, Step, Use};
 use crate::serve::{self, Wants};
@@ -145,7 +146,7 @@ impl Loop {
         while let Some(oldest) = self.strangers.first_entry()
             && oldest.get().since.elapsed() > GREET_WITHIN
         {
-            refused(oldest.remove(), &"it did not prove its rank in time");
+            refused(&self.epoll, oldest.remove(), &"it did not prove its rank in time");
         }
         if self.paused.is_some_and(|until| until <= Instant::now()) {
             self.paused = None;
@@ -172,10 +173,11 @@ impl Loop {
                 }
             };
             let _ = stream.set_nodelay(true);
+            keep_alive(&stream);
             if self.strangers.len() >= STRANGERS + 2 * self.house.secrets.len()
                 && let Some((_, oldest)) = self.strangers.pop_first()
             {
-                refused(oldest, &"too many connections have not proved their rank");
+                refused(&self.epoll, oldest, &"too many connections have not proved their rank");
             }
             let number = self.next;
             self.next += 1;
@@ -198,7 +200,7 @@ impl Loop {
         match greeted {
             Ok(Some(hello)) => self.welcome(number, stranger.stream, hello),
             Ok(None) => {}
-            Err(error) => refused(stranger, &error),
+            Err(error) => refused(&self.epoll, stranger, &error),
         }
     }
 
@@ -232,7 +234,8 @@ impl Loop {
                     let _ = epoll::modify(&self.epoll, carrier.descriptor(), data, flags(next));
                 }
                 *wants = next;
-                if next.turn {
+                // It may be listed already, if both its turn and an event led here.
+                if next.turn && !self.ready.contains(&number) {
                     self.ready.push(number);
                 }
             }
@@ -241,13 +244,16 @@ impl Loop {
     }
 
     fn end(&mut self, number: u64, why: &dyn std::fmt::Display) {
-        if let Some(Served { peer, .. }) = self.served.remove(&number) {
+        if let Some(Served { peer, carrier, .. }) = self.served.remove(&number) {
+            let _ = epoll::delete(&self.epoll, carrier.descriptor());
             tracing::debug!(peer, %why, "a connection has ended");
         }
     }
 }
 
-fn refused(stranger: Stranger, why: &dyn std::fmt::Display) {
+fn refused(epoll: &OwnedFd, stranger: Stranger, why: &dyn std::fmt::Display) {
+    // A child that the program forked may hold the connection open.
+    let _ = epoll::delete(epoll, &stranger.stream);
     let from = rustix::net::getpeername(&stranger.stream).map(|address| format!("{address:?}"));
     tracing::warn!(from = from.unwrap_or_default(), %why, "refused a connection");
 }

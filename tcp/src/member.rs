@@ -49,6 +49,8 @@ impl Member {
     pub fn alive(&self, rank: Rank) -> Result<(), FabricError> {
         match self.job.check_peers(Awaited::Rank(rank)) {
             Err(FabricError::PeerDied { rank: died }) if died == rank => Err(FabricError::PeerDied { rank }),
+            // Without the hub no death would be known.
+            Err(lost @ FabricError::System { .. }) => Err(lost),
             _ => Ok(()),
         }
     }
@@ -84,12 +86,16 @@ impl Member {
 
     /// The error of a broken connection. The peer's death or departure may become known a moment later.
     fn broken(&self, rank: Rank, error: io::Error) -> FabricError {
-        let until = Instant::now() + SOON;
-        while Instant::now() < until {
+        let first = !self.failed.load(Relaxed);
+        let until = Instant::now() + if first { SOON } else { Duration::ZERO };
+        loop {
             match self.job.check_peers(Awaited::Rank(rank)) {
                 Err(FabricError::PeerDied { rank: died }) if died != rank => {}
                 Err(gone) => return gone,
                 Ok(()) => {}
+            }
+            if Instant::now() >= until {
+                break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -101,13 +107,14 @@ impl Member {
         FabricError::System { what, source: error }
     }
 
-    /// Waits until earlier puts have taken effect, or their targets have gone.
-    pub fn drain(&self) {
-        let until = Instant::now() + DRAIN;
+    /// Waits until earlier puts have taken effect, or their targets have gone; `within` a time, if it is given. Without
+    /// one a rank that is stopped is waited for.
+    pub fn drain(&self, within: Option<Duration>) {
+        let until = within.map(|within| Instant::now() + within);
         for (rank, &peer) in self.peers.iter().enumerate() {
             let Some(lane) = self.endpoint.connected(peer).filter(|lane| lane.is_busy()) else { continue };
             let check = || match self.alive(rank) {
-                Ok(()) if Instant::now() > until => Err(FabricError::PeerLeft { rank }),
+                Ok(()) if until.is_some_and(|until| Instant::now() > until) => Err(FabricError::PeerLeft { rank }),
                 alive => alive,
             };
             if let Ok(Some(flush)) = lane.start_flush(check) {
@@ -140,7 +147,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.drain();
+        self.drain((self.parent.is_none() || std::thread::panicking()).then_some(DRAIN));
         if std::thread::panicking() {
             return self.job.leave();
         }

@@ -2,7 +2,7 @@
 
 use crate::address;
 use crate::carrier::Socket;
-use crate::endpoint::{Endpoint, is_oversubscribed};
+use crate::endpoint::Endpoint;
 use crate::error::TcpError;
 use crate::frame::{At, Request};
 use crate::lane::Ticket;
@@ -142,11 +142,7 @@ impl OobExchange for Tcp {
     /// Also reports dropped windows and teams.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         let Member { remains, job, .. } = &*self.0;
-        if remains.is_untold() {
-            // Earlier requests of this rank must not access the memory that the reports release.
-            self.0.drain();
-        }
-        let all = job.all_gather(&remains.tell(mine))?;
+        let all = job.all_gather(&remains.tell(mine, || self.0.drain(None)))?;
         let message = |(rank, bytes): (Rank, &Vec<u8>)| {
             let message = remains.hear(bytes);
             let why = || format!("rank {rank} sent a malformed all-gather message of {} bytes", bytes.len());
@@ -271,9 +267,12 @@ impl Network for Tcp {
     }
 
     fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
-        match &moving.0 {
+        match &mut moving.0 {
             MaybeDone::Done(_) => Ok(true),
-            MaybeDone::Far(rank, ticket) => ticket.is_done().map_err(|halt| self.0.why(*rank, halt)),
+            MaybeDone::Far(rank, ticket) => {
+                let rank = *rank;
+                ticket.is_done(|| self.0.alive(rank)).map_err(|halt| self.0.why(rank, halt))
+            }
         }
     }
 
@@ -345,7 +344,7 @@ impl Network for Tcp {
 
     fn after_empty_poll(&self) {
         self.0.node.memory().after_empty_poll();
-        if is_oversubscribed(self.0.node.ranks()) {
+        if self.0.endpoint.shares_cores() {
             transom_windows::after_empty_poll();
         }
     }

@@ -61,6 +61,10 @@ impl Slots {
         &mut self.slots[at]
     }
 
+    pub fn is_done(&mut self, number: u64) -> bool {
+        matches!(self.slot(number).state, Answer::Done(_))
+    }
+
     /// Takes the result of a slot, if it is there.
     pub fn take(&mut self, number: u64) -> Option<Result<Outcome, Refusal>> {
         let slot = self.slot(number);

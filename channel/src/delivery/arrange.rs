@@ -14,7 +14,7 @@ pub enum PieceLoc {
 /// this order, and the mask of pieces then in place. Duplicates and unwanted pieces are ignored.
 ///
 /// ```
-/// use transom_channel::delivery::{Place::*, arrange};
+/// use transom_channel::delivery::{PieceLoc::*, arrange};
 /// // Piece 1 was lost, and pieces 2 and 3 landed in the places of 1 and 2.
 /// let (copies, there) = arrange(0b1111, &[0, 2, 3]);
 /// assert_eq!(copies, [(Piece(2), Piece(3)), (Piece(1), Piece(2))]);

@@ -174,6 +174,10 @@ impl<N: Network> Fabric for Hybrid<N> {
     fn start_get(&self, from: &Remote<N>, offset: usize, mut into: BoxBytes) -> Result<Transfer<N>, FabricError> {
         match &from.view {
             Some(view) => self.node.memory().get(view, offset, &mut into).map(|()| Transfer(MaybeDone::Done(into))),
+            // This rank's own atomics on other words of the home rank must not overtake the read.
+            None if from.flush_puts => {
+                self.network.get(&from.far, offset, &mut into).map(|()| Transfer(MaybeDone::Done(into)))
+            }
             None => self.network.start_get(&from.far, offset, into).map(|moving| Transfer(MaybeDone::Far(moving))),
         }
     }
@@ -217,6 +221,10 @@ impl<N: Network> Fabric for Hybrid<N> {
         if let Some(view) = &from.view {
             // SAFETY: lent by the caller, and used by nothing else.
             return self.node.memory().get(view, offset, unsafe { into.as_mut() }).map(|()| None);
+        }
+        if from.flush_puts {
+            // SAFETY: as above.
+            return self.network.get(&from.far, offset, unsafe { into.as_mut() }).map(|()| None);
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_get(&from.far, offset, into) }?;

@@ -191,11 +191,7 @@ impl OobExchange for Verbs {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         let Member { remains, detached, mail, exchange, .. } = &*self.0;
         detached.sweep();
-        if remains.is_untold() {
-            // Earlier requests of this rank must not access the memory released by the reports.
-            self.0.settle();
-        }
-        let told = remains.tell(mine);
+        let told = remains.tell(mine, || self.0.settle());
         let all = match mail {
             Some(mail) => all_gather(mail, &self.0, &told),
             None => exchange.all_gather(&told),
