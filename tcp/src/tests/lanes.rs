@@ -292,3 +292,35 @@ fn random_requests_stay_within_the_region() {
     }
     assert!((1000..99_000).contains(&malformed), "{malformed}");
 }
+
+#[test]
+fn polled_get_notices_a_lost_peer() {
+    let (mine, _silent) = UnixStream::pair().unwrap();
+    let lane = lane(mine);
+    let into = BoxBytes::from(vec![0_u8; 8].into_boxed_slice());
+    let mut ticket = lane.start_get(At { region: 1, offset: 0 }, into, ok).unwrap();
+    let polled = std::time::Instant::now();
+    let lost = loop {
+        match ticket.is_done(|| Err(FabricError::PeerDied { rank: 3 })) {
+            Ok(false) => assert!(polled.elapsed().as_secs() < 20, "no poll has asked whether the peer lives"),
+            lost => break lost,
+        }
+    };
+    assert!(matches!(lost, Err(Halt::Gone(FabricError::PeerDied { rank: 3 }))), "{lost:?}");
+}
+
+#[test]
+fn result_before_the_end_of_a_connection_counts() {
+    let target = Target::new(64);
+    let (mine, served) = UnixStream::pair().unwrap();
+    let (arriving, closed) = (mine.try_clone().unwrap(), served.try_clone().unwrap());
+    let serving = target.serve(served);
+    let lane = lane(mine);
+    let ticket = lane.start_atomic(&Request::Add { at: target.at(0), delta: 5, wake: Wake::Nobody }, ok).unwrap();
+    // The reply is here, and the connection ends, before the lane receives either.
+    while rustix::net::recv(&arriving, &mut [0_u8], rustix::net::RecvFlags::PEEK).is_err() {}
+    closed.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(matches!(ticket.wait(ok), Ok(Outcome::Word(0))));
+    drop((lane, arriving, closed));
+    serving.join().unwrap();
+}
