@@ -1,7 +1,8 @@
 //! Signals to the launcher, as a descriptor for `poll`.
 
+use crate::process::ancestors;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getsid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -44,8 +45,12 @@ impl Signals {
 
     /// Signals that arrived since the last call and concern the job.
     pub fn pending(&mut self) -> impl Iterator<Item = Received> {
-        self.delivery.pending().filter_map(|signal| match signal {
+        let arrived: Vec<i32> = self.delivery.pending().collect();
+        // They are in the order of their numbers, so a SIGCONT may have followed the SIGTSTP.
+        let continued = arrived.contains(&SIGCONT);
+        arrived.into_iter().filter_map(move |signal| match signal {
             SIGCHLD | SIGXFSZ => None,
+            SIGTSTP if continued || !has_shell() => None,
             SIGUSR1 => Some(Received::Forward(Signal::USR1)),
             SIGUSR2 => Some(Received::Forward(Signal::USR2)),
             SIGCONT => Some(Received::Forward(Signal::CONT)),
@@ -53,6 +58,15 @@ impl Signals {
             signal => Some(Received::End(signal)),
         })
     }
+}
+
+/// Returns whether a shell could continue this process once it has stopped: an ancestor in another process group of its
+/// session. Where there is none, the kernel ignores a SIGTSTP that has no handler.
+fn has_shell() -> bool {
+    let own = (getsid(None).ok(), Some(getpgrp()));
+    let of_ancestors = ancestors().map_while(|process| Pid::from_raw(process.try_into().ok()?));
+    let mut of_ancestors = of_ancestors.map(|process| (getsid(Some(process)).ok(), getpgid(Some(process)).ok()));
+    of_ancestors.find(|other| *other != own).is_some_and(|other| other.0 == own.0)
 }
 
 /// Signals that this process ignores, as a bit mask; 0 if /proc is not available.
