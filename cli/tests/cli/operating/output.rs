@@ -50,7 +50,7 @@ fn output_dir_that_cannot_be_written_is_named() {
     }
 }
 
-/// A named pipe that nobody reads would stop the launcher.
+/// Opening a named pipe without a reader would block the launcher for ever.
 #[test]
 fn output_file_that_is_an_unread_pipe_is_named() {
     let folder = TempDir::new().unwrap();

@@ -87,7 +87,7 @@ fn tstp_stops_all_ranks_until_cont() {
     }
 }
 
-/// Where no shell could continue the launcher, it does not stop, as a program without a handler.
+/// The launcher ignores SIGTSTP, as the kernel does for a program without a handler, if no shell could continue it.
 #[test]
 fn tstp_without_a_shell_is_ignored() {
     for wrapper in [&["setsid"][..], &["setsid", "sh", "-c", "\"$@\"; exit $?", "sh"]] {
