@@ -179,32 +179,31 @@ impl Run {
             (Some(Hosts::On(hosts)), _) => Ok(Some(hosts.clone())),
             (None, Some(file)) => {
                 let hosts = HostList::read(file)?;
-                self.fit(&file.display().to_string(), &hosts)?;
-                Ok(Some(hosts).filter(|hosts| !hosts.is_this_machine()))
+                self.unless_here(&file.display().to_string(), hosts)
             }
             // A rank that starts a job does not start it on all hosts of its own job.
             (None, None) if NESTING.get::<usize>()?.is_some_and(|depth| depth > 0) => Ok(None),
             (None, None) => {
                 let Some((variable, hosts)) = HostList::from_batch_system()? else { return Ok(None) };
-                if hosts.is_this_machine() {
-                    return Ok(None);
-                }
-                self.fit(variable, &hosts)?;
-                Ok(Some(hosts))
+                self.unless_here(variable, hosts)
             }
         }
     }
 
-    /// Checks that the hosts of a file or variable have a place for each rank.
-    fn fit(&self, source: &str, hosts: &HostList) -> Result<(), Usage> {
+    /// The hosts of a file or variable, if they have a place for each rank; `None` if they are this machine alone, which
+    /// takes any number of ranks.
+    fn unless_here(&self, source: &str, hosts: HostList) -> Result<Option<HostList>, Box<dyn Error>> {
+        if hosts.is_this_machine() {
+            return Ok(None);
+        }
         match hosts.places() {
-            Some(places) if places < self.ranks => Err(Usage(format!(
+            Some(places) if places < self.ranks => Err(Box::new(Usage(format!(
                 "{source}: {} ranks do not fit the {places} places of the hosts; start {places} ranks, or name the hosts \
                  without places: --hosts {}",
                 self.ranks,
-                some_of(hosts)
-            ))),
-            _ => Ok(()),
+                some_of(&hosts)
+            )))),
+            _ => Ok(Some(hosts)),
         }
     }
 }

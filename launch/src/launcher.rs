@@ -224,7 +224,7 @@ impl Launch {
     /// Ends the job on SIGINT, SIGTERM or SIGHUP to this process; a second SIGINT ends it at once.
     ///
     /// SIGUSR1 and SIGUSR2 are passed on to all ranks, on hosts to the process group of each. SIGTSTP stops all ranks
-    /// and this process; SIGCONT continues them. These signals are not handled if they were ignored before, as SIGHUP is
+    /// and this process; SIGCONT continues them. SIGTSTP is ignored if no shell could continue this process. These signals are not handled if they were ignored before, as SIGHUP is
     /// under `nohup`; SIGTERM and SIGCONT always are.
     ///
     /// Off by default, because it suits only a process that is nothing but a launcher. The handlers belong to the whole

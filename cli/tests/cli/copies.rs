@@ -39,6 +39,12 @@ pub fn ssh() -> tempfile::TempPath {
     script.into_temp_path()
 }
 
+/// Removes the variables that name the hosts of a batch job, so that a test within one starts its ranks here.
+pub fn outside_batch_job(command: &mut Command) -> &mut Command {
+    let names = ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "PE_HOSTFILE"];
+    names.into_iter().fold(command, |command, name| command.env_remove(name))
+}
+
 /// The outcome of a command.
 #[derive(Debug)]
 pub struct Ended {
@@ -64,6 +70,7 @@ pub fn run(command: &mut Command, role: &str) -> Ended {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
     command.env(ROLE, role).env(MARK, &mark).env("RUST_BACKTRACE", "0").env_remove("TRANSOM_LOG");
+    outside_batch_job(command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     let (send, receive) = mpsc::channel();

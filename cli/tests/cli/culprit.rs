@@ -3,6 +3,7 @@
 
 #![allow(clippy::unit_arg, reason = "a call is one expression")]
 
+use crate::copies::outside_batch_job;
 use crate::ranks::{self, full_name, outcome_of, over_network};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::c_long;
@@ -55,7 +56,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 /// `transom run` of copies of this program that run this test, and its ranks, once all have joined.
 fn launched(test: &str, case: &str) -> (Child, Vec<String>) {
     let this = std::env::current_exe().unwrap();
-    let launcher = Command::new(env!("CARGO_BIN_EXE_transom"))
+    let launcher = outside_batch_job(&mut Command::new(env!("CARGO_BIN_EXE_transom")))
         .args(["run", "-n", "3"])
         .arg(this)
         .args(["--exact", &full_name(test), "--nocapture", "--test-threads=1"])

@@ -1,6 +1,7 @@
 //! The launcher with real processes: `transom run` and `transom info` as a user calls them, and `transom::Launch`.
 //! Every job ends in bounded time, names the cause, and leaves no process behind.
 
+use crate::copies::outside_batch_job;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -97,6 +98,7 @@ fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE").env_remove("TRANSOM_OUTPUT_PREFIX");
+    outside_batch_job(&mut command);
     command
 }
 

@@ -1,5 +1,6 @@
 //! Ranks in a PID or user namespace of their own are refused with an error that names the namespace.
 
+use crate::copies::outside_batch_job;
 use crate::ranks::full_name;
 use std::process::{Command, Output, Stdio};
 
@@ -11,7 +12,7 @@ fn in_own(namespace: &[&str], test: &str) -> Option<Output> {
         eprintln!("NOT RUN: `unshare {namespace:?}` does not work here");
         return None;
     }
-    let ranks = Command::new(env!("CARGO_BIN_EXE_transom"))
+    let ranks = outside_batch_job(&mut Command::new(env!("CARGO_BIN_EXE_transom")))
         .args(["run", "-n", "2", "unshare"])
         .args(namespace)
         .arg(std::env::current_exe().unwrap())

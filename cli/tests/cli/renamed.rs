@@ -1,9 +1,11 @@
 //! A variable set under its former name is refused with its present name, by the part that reads it.
 
+use crate::copies::outside_batch_job;
 use std::process::Command;
 
 fn transom(args: &[&str], name: &str) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_transom")).args(args).env(name, "1").output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
+    outside_batch_job(command.args(args).env(name, "1")).output().unwrap()
 }
 
 #[test]

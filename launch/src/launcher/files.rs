@@ -1,7 +1,10 @@
 //! Files with the output of each rank.
 
 use super::outcome::LaunchError;
+use nix::libc::O_NONBLOCK;
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Creates the files for the stdout and stderr of each rank, `rank.2.stdout` and `rank.2.stderr`. Numbers have one width,
@@ -15,7 +18,10 @@ pub(super) fn create(folder: &Path, ranks: usize) -> Result<Vec<[(PathBuf, File)
     let width = (ranks - 1).to_string().len();
     let file = |rank: usize, stream: &str| {
         let path = folder.join(format!("rank.{rank:0width$}.{stream}"));
-        let file = File::create(&path).map_err(failed(&path))?;
+        // A named pipe without a reader is refused. The flag has no effect on files.
+        let open = File::options().write(true).create(true).truncate(true).custom_flags(O_NONBLOCK).open(&path);
+        let file = open.map_err(failed(&path))?;
+        rustix::io::ioctl_fionbio(&file, false).map_err(io::Error::from).map_err(failed(&path))?;
         Ok::<_, LaunchError>((path, file))
     };
     (0..ranks).map(|rank| Ok([file(rank, "stdout")?, file(rank, "stderr")?])).collect()

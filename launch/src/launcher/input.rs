@@ -3,8 +3,9 @@
 use rustix::event::{PollFd, PollFlags};
 use rustix::stdio::stdin;
 
-/// Most bytes on their way to the rank. They fit a pipe of the host, whose shell therefore never blocks on them.
-const IN_FLIGHT: usize = 32 << 10;
+/// Most bytes on their way to the rank. They fit a pipe of the host, whose shell therefore never blocks on them. The
+/// pipes of a user who has many hold only two pages (`pipe-user-pages-soft`), and a page may hold parts of one write.
+const IN_FLIGHT: usize = 4 << 10;
 
 /// Stdin of this process. Nothing here blocks.
 pub(super) struct Input {

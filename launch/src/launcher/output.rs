@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use transom_locks::Rank;
 
 /// Limit on the bytes of incomplete lines, of all ranks together. A line longer than its stream's share is forwarded in
@@ -213,6 +213,7 @@ impl Output {
         for source in &mut self.sources {
             source.pipe = None;
             source.complete(&mut self.sink);
+            source.close_file();
         }
     }
 
@@ -274,12 +275,21 @@ impl Source {
         }
     }
 
+    /// Closes the file. A file system on the network may report only then that it has no room.
+    fn close_file(&mut self) {
+        if let Some((path, file)) = self.file.take()
+            && let Err(error) = nix::unistd::close(file)
+        {
+            self.file_error = Some(of_file(&path, &error.into()));
+        }
+    }
+
     fn pass_on(&mut self, sink: &mut Sink) {
         let stamp = if self.timestamps { stamp::now() } else { String::new() };
         if let Some((path, file)) = &mut self.file
             && let Err(error) = file.write_all(&marked(&self.line, stamp.as_bytes(), self.begun).concat())
         {
-            self.file_error = Some(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+            self.file_error = Some(of_file(path, &error));
             self.file = None;
         }
         let lead = stamp + &self.prefix;
@@ -295,6 +305,11 @@ impl Source {
         self.line.clear();
         self.line.shrink_to(READ);
     }
+}
+
+/// The error of a file, with its path.
+fn of_file(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// The parts of these lines, with `lead` before each line, except the first if it has `begun` before.

@@ -36,6 +36,9 @@ const COMPLAINT: usize = 4 << 10;
 /// Longest head line of a record, in bytes.
 const LONGEST_HEAD: usize = 64;
 
+/// Describes how this user logged in here, which is not the way from a host to the hub.
+const LOGIN: &str = "SSH_CONNECTION";
+
 /// The command that executes a line on a host.
 fn ssh(host: &str) -> Command {
     let own = rustix::system::uname();
@@ -44,8 +47,7 @@ fn ssh(host: &str) -> Command {
         Ok(words) if !words.trim().is_empty() => words,
         _ if here => {
             let mut command = Command::new("sh");
-            // SSH_CONNECTION describes how this user logged in here. It is not the way to the hub.
-            command.args(["-c", ASK]).env_remove("SSH_CONNECTION");
+            command.args(["-c", ASK]).env_remove(LOGIN);
             return command;
         }
         _ => SSH.to_owned(),
@@ -53,7 +55,8 @@ fn ssh(host: &str) -> Command {
     let mut words = words.split_ascii_whitespace();
     let program = words.next().unwrap_or("ssh");
     let mut command = Command::new(program);
-    command.args(words).arg(host);
+    // `srun` would pass it on.
+    command.args(words).arg(host).env_remove(LOGIN);
     match program.rsplit('/').next() {
         // Executes its arguments; `ssh` gives them to a shell of the host.
         Some("srun") => command.args(["sh", "-c", ASK]),

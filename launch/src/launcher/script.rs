@@ -92,10 +92,12 @@ const RANK: &str = "\
 
 /// Forwards stdin to rank 0. Descriptor 8 is the pipe to `_transom_feed`, and 9 the pipe to the rank. The first shell
 /// holds the rank's pipe open, as its own stdin, until `_transom_feed` has opened it. Bytes that the rank does not read
-/// are dropped.
+/// are dropped. If the host cannot write them to a file, its ranks end: rank 0 must not take that for the end of stdin.
 const INPUT: &str = "\
     _transom_feed() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
-        while dd bs=65536 count=1 of=$_transom_file 2>/dev/null && \
+        while { dd bs=65536 count=1 of=$_transom_file 2>/dev/null || { \
+                echo \"transom: host $_transom_name: stdin of rank 0 is lost: it cannot be written to a file\" \
+                    \"(make room in /dev/shm, or where TMPDIR is)\" >&2; exit 1; }; } && \
             _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
         do cat <$_transom_file 2>/dev/null; _transom_say \"i 0 $_transom_length\"; done; trap - EXIT; }; \
     _transom_open_input() { exec 6<>\"$_transom_folder/in6\" 8<>\"$_transom_folder/in\" 9<&0; \
@@ -103,24 +105,30 @@ const INPUT: &str = "\
         _transom_helpers=\"$_transom_helpers $!\"; exec </dev/null 6<&- 9<&-; }; ";
 
 /// `_transom_find MODE RANKS` lists in `_transom_places` the processors of each core that this host's ranks may use, or
-/// with the mode `numa` those of its NUMA node. `_transom_place MODE RANK` sets `_transom_bound` to those of a local
-/// rank, empty if it is not bound. The kernel gives these lists only to a reader of whole files, which `read` is not.
+/// with the mode `numa` those of its NUMA node. `taskset` tells which are allowed and online. `_transom_place MODE RANK`
+/// sets `_transom_bound` to those of a local rank, empty if it is not bound.
+///
+/// A core is known by its first processor. `_transom_in_KEY` has the allowed processors of a core or node, and
+/// `_transom_of_CORE` has the key for a core. The kernel gives its lists only to a reader of whole files, which `read`
+/// is not.
 const BINDING: &str = "\
     _transom_find() { _transom_places=; _transom_cores=; _transom_count=0; \
-        while read -r _transom_key _transom_value; do \
-            [ \"$_transom_key\" != Cpus_allowed_list: ] || _transom_allowed=$_transom_value; done </proc/self/status; \
-        _transom_ifs=$IFS; IFS=,; set -- $1 $2 $_transom_allowed; IFS=$_transom_ifs; \
-        _transom_mode=$1; _transom_ranks_here=$2; shift 2; \
+        _transom_mode=$1; _transom_ranks_here=$2; _transom_allowed=$(LC_ALL=C taskset -cp $$); \
+        _transom_ifs=$IFS; IFS=,; set -- ${_transom_allowed##* }; IFS=$_transom_ifs; \
         for _transom_part; do _transom_cpu=${_transom_part%-*}; while [ $_transom_cpu -le ${_transom_part#*-} ]; do \
-            _transom_folder_of=/sys/devices/system/cpu/cpu$_transom_cpu; _transom_core=$_transom_cpu; \
-            _transom_text=$(cat $_transom_folder_of/topology/thread_siblings_list) && _transom_core=$_transom_text; \
+            _transom_folder_of=/sys/devices/system/cpu/cpu$_transom_cpu; \
+            _transom_core=$(cat $_transom_folder_of/topology/thread_siblings_list) || _transom_core=$_transom_cpu; \
+            _transom_core=${_transom_core%%[,-]*}; _transom_key=c$_transom_core; \
+            if [ $_transom_mode = numa ]; then for _transom_key in $_transom_folder_of/node[0-9]*; do break; done; \
+                _transom_key=n${_transom_key##*/node}; case $_transom_key in *\\*) _transom_key=n0;; esac; fi; \
             case \" $_transom_cores \" in *\" $_transom_core \"*) ;; *) \
-                _transom_cores=\"$_transom_cores $_transom_core\"; _transom_count=$((_transom_count + 1)); \
-                if [ $_transom_mode = numa ]; then for _transom_node in $_transom_folder_of/node[0-9]*; do \
-                    _transom_core=$(cat /sys/devices/system/node/${_transom_node##*/}/cpulist); break; done; fi; \
-                _transom_places=\"$_transom_places $_transom_core\";; esac; \
+                _transom_cores=\"$_transom_cores $_transom_core\"; _transom_count=$((_transom_count + 1));; esac; \
+            eval \"_transom_of_$_transom_core=$_transom_key; _transom_value=\\$_transom_in_$_transom_key\"; \
+            eval \"_transom_in_$_transom_key=$_transom_value${_transom_value:+,}$_transom_cpu\"; \
             _transom_cpu=$((_transom_cpu + 1)); done; done; \
-        [ $_transom_ranks_here -le $_transom_count ] || _transom_places=; } 2>/dev/null; \
+        [ $_transom_ranks_here -le $_transom_count ] || return 0; \
+        for _transom_core in $_transom_cores; do eval \"_transom_key=\\$_transom_of_$_transom_core\"; \
+            eval \"_transom_places=\\\"\\$_transom_places \\$_transom_in_$_transom_key\\\"\"; done; } 2>/dev/null; \
     _transom_place() { _transom_bound=; [ -n \"$_transom_places\" ] || return 0; _transom_at=$2; \
         [ $1 != numa ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
         set -- $_transom_places; shift $_transom_at; _transom_bound=$1; }; ";
@@ -158,7 +166,7 @@ const MAIN: &str = "exec 3<&0 4>&1 </dev/null; { trap 'kill -TERM 0' EXIT; \
     _transom_ranks; [ -z \"$_transom_input\" ] || _transom_open_input; ";
 
 /// Follows the number of ranks. A helper that has ended was killed if its status, by `wait`, names a signal. One
-/// that is stopped has a few seconds to go on: a batch system may stop and continue all processes of a job.
+/// that is stopped has at least three seconds to go on: a batch system may stop and continue all processes of a job.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
         eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
         _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \
@@ -177,7 +185,7 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
         _transom_now=${_transom_now%.*}; [ \"$_transom_stopped\" = \"$_transom_before\" ] || _transom_since=; \
         _transom_before=$_transom_stopped; \
         [ -z \"$_transom_stopped\" ] || { _transom_since=${_transom_since:-$_transom_now}; \
-            [ $((_transom_now - _transom_since)) -lt 3 ] || _transom_lose stopped $_transom_stopped; }; }; \
+            [ $((_transom_now - _transom_since)) -lt 4 ] || _transom_lose stopped $_transom_stopped; }; }; \
     exec 9>&2 2>/dev/null; _transom_since=; _transom_before=; \
     while read -r _transom_signal _transom_number <&3; do case $_transom_signal in \
         END) kill -KILL 0;; CHECK) _transom_check;; EOF) exec 8<&-;; \
@@ -365,6 +373,43 @@ mod tests {
             assert_eq!(said.status.code(), Some(if why.is_some() { 127 } else { 0 }), "{program}");
             assert_eq!(said.stdout.is_empty(), why.is_some(), "{program}");
         }
+    }
+
+    /// Four cores with two hardware threads each; two cores form a node.
+    #[test]
+    fn places_are_of_allowed_processors_only() {
+        let folder = std::env::temp_dir().join(format!("processors-{}", std::process::id()));
+        let (with_nodes, without_nodes) = (&folder.join("nodes"), &folder.join("none"));
+        for system in [with_nodes, without_nodes] {
+            for processor in 0..8 {
+                let core = processor % 4;
+                let of_processor = system.join(format!("cpu{processor}"));
+                std::fs::create_dir_all(of_processor.join("topology")).unwrap();
+                let siblings = of_processor.join("topology/thread_siblings_list");
+                std::fs::write(siblings, format!("{core},{}\n", core + 4)).unwrap();
+                if system == with_nodes {
+                    std::fs::create_dir(of_processor.join(format!("node{}", core / 2))).unwrap();
+                }
+            }
+        }
+        for (system, mode, ranks, places) in [
+            (with_nodes, "core", 3, "0 1,5 2,6"),
+            (with_nodes, "numa", 3, "0,1,5 0,1,5 2,6"),
+            (with_nodes, "core", 4, ""),
+            (without_nodes, "core", 2, "0 1,5 2,6"),
+            (without_nodes, "numa", 3, "0,1,2,5,6 0,1,2,5,6 0,1,2,5,6"),
+            (&"/proc/none".into(), "core", 5, "0 1 2 5 6"),
+        ] {
+            let binding = BINDING.replace("/sys/devices/system/cpu", &system.display().to_string());
+            let taskset = "taskset() { echo \"pid 7's current affinity list: 0-2,5-6\"; }";
+            let line = format!("{taskset}; {binding} _transom_find {mode} {ranks}; echo $_transom_places");
+            for shell in [&["sh"][..], &["bash"], &["busybox", "sh"]] {
+                // Not every machine has all of them.
+                let Ok(said) = Command::new(shell[0]).args(&shell[1..]).args(["-c", &line]).output() else { continue };
+                assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), places, "{system:?} {mode} {shell:?}");
+            }
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     fn line_of(env: &[(&str, &str)], args: &[&str]) -> io::Result<Vec<u8>> {

@@ -1,7 +1,8 @@
 //! Signals to the launcher, as a descriptor for `poll`.
 
+use crate::process::ancestors;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getsid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -44,15 +45,32 @@ impl Signals {
 
     /// Signals that arrived since the last call and concern the job.
     pub fn pending(&mut self) -> impl Iterator<Item = Received> {
-        self.delivery.pending().filter_map(|signal| match signal {
-            SIGCHLD | SIGXFSZ => None,
-            SIGUSR1 => Some(Received::Forward(Signal::USR1)),
-            SIGUSR2 => Some(Received::Forward(Signal::USR2)),
-            SIGCONT => Some(Received::Forward(Signal::CONT)),
-            SIGTSTP => Some(Received::Stop),
-            signal => Some(Received::End(signal)),
-        })
+        effects(self.delivery.pending().collect(), has_shell)
     }
+}
+
+/// The effects of signals that arrived together, in the order of their numbers.
+fn effects(arrived: Vec<i32>, has_shell: fn() -> bool) -> impl Iterator<Item = Received> {
+    // The SIGCONT may have followed the SIGTSTP.
+    let continued = arrived.contains(&SIGCONT);
+    arrived.into_iter().filter_map(move |signal| match signal {
+        SIGCHLD | SIGXFSZ => None,
+        SIGTSTP if continued || !has_shell() => None,
+        SIGUSR1 => Some(Received::Forward(Signal::USR1)),
+        SIGUSR2 => Some(Received::Forward(Signal::USR2)),
+        SIGCONT => Some(Received::Forward(Signal::CONT)),
+        SIGTSTP => Some(Received::Stop),
+        signal => Some(Received::End(signal)),
+    })
+}
+
+/// Returns whether a shell could continue this process once it has stopped: an ancestor in another process group of its
+/// session. Where there is none, the kernel ignores a SIGTSTP that has no handler.
+fn has_shell() -> bool {
+    let own = (getsid(None).ok(), Some(getpgrp()));
+    let of_ancestors = ancestors().map_while(|process| Pid::from_raw(process.try_into().ok()?));
+    let mut of_ancestors = of_ancestors.map(|process| (getsid(Some(process)).ok(), getpgid(Some(process)).ok()));
+    of_ancestors.find(|other| *other != own).is_some_and(|other| other.0 == own.0)
 }
 
 /// Signals that this process ignores, as a bit mask; 0 if /proc is not available.
@@ -60,4 +78,18 @@ fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tstp_stops_only_what_can_be_continued() {
+        let effects = |arrived: &[i32], has_shell| effects(arrived.into(), has_shell).collect::<Vec<_>>();
+        assert_eq!(effects(&[SIGCHLD, SIGTSTP], || true), [Received::Stop]);
+        assert_eq!(effects(&[SIGTSTP], || false), []);
+        assert_eq!(effects(&[SIGCONT, SIGTSTP], || true), [Received::Forward(Signal::CONT)]);
+        assert_eq!(effects(&[SIGUSR1, SIGTERM], || false), [Received::Forward(Signal::USR1), Received::End(SIGTERM)]);
+    }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::time::Instant;
 
 /// Parent and process group of a process.
@@ -13,64 +13,74 @@ fn parent_and_group(process: &str) -> Option<(String, String)> {
     Some((fields.next()?, fields.next()?))
 }
 
-/// The processes that forward the streams of a rank and wait for it, by the process that waits.
-fn helpers(run: &str) -> Vec<String> {
+/// The processes that forward the streams of rank 0 and wait for it, by the process that waits.
+fn helpers(run: &str) -> [Pid; 4] {
     let of_run = parent_and_group(run).unwrap();
-    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
-    let mut helpers: Vec<_> = all.filter(|process| parent_and_group(process) == Some(of_run.clone())).collect();
-    helpers.sort_by_key(|process| process.parse::<u32>().unwrap());
-    helpers
+    let until = Instant::now() + LIMIT;
+    loop {
+        let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+        let helpers = all.filter(|process| parent_and_group(process) == Some(of_run.clone()));
+        let mut helpers: Vec<i32> = helpers.map(|process| process.parse().unwrap()).collect();
+        helpers.sort();
+        // One for stdout, stderr, its end, and stdin each. The shell may not have started the last one yet, or may
+        // still remove its folder.
+        match <[i32; 4]>::try_from(helpers) {
+            Ok(four) => return four.map(|helper| Pid::from_raw(helper).unwrap()),
+            Err(others) => assert!(Instant::now() < until, "helpers: {others:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The job ends after this signal to one of the four helpers of rank 0.
+fn ends(number: usize, signal: Signal, what: &str) {
+    let script = "echo $TRANSOM_RANK $PPID; exec sleep 1000";
+    let Job { mut command, folder } = job(&["-n", "2", "--grace", "0", "--hosts", "a,b", "sh", "-c", script]);
+    // Stdin stays open, as a terminal does.
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines: Vec<_> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
+    let run = lines.iter().find_map(|line| line.strip_prefix("0 ")).unwrap();
+    let group = parent_and_group(run).unwrap().1;
+    kill_process(helpers(run)[number], signal).unwrap();
+    let ended = end(child);
+    drop((stdin, folder));
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    let said = format!("transom: host a: its ranks are ended: a process of the launcher there was {what}");
+    assert!(ended.stderr.contains(&said), "{number} {ended:?}");
+    let left = rustix::process::test_kill_process_group(Pid::from_raw(group.parse().unwrap()).unwrap());
+    assert!(left.is_err(), "processes are left on the host");
 }
 
 #[test]
 fn killed_or_stopped_helper_ends_the_job() {
-    let mut count = 1;
-    let mut number = 0;
-    while number < count {
-        for (signal, what) in [(Signal::KILL, "killed"), (Signal::STOP, "stopped")] {
-            let Job { mut command, folder } =
-                job(&["-n", "2", "--hosts", "a,b", "sh", "-c", "echo $TRANSOM_RANK $PPID; exec sleep 1000"]);
-            // Stdin stays open, as a terminal does.
-            let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-            let stdin = child.stdin.take();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            let lines: Vec<_> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
-            let run = lines.iter().find_map(|line| line.strip_prefix("0 ")).unwrap();
-            let helpers = helpers(run);
-            // Rank 0 has one for stdout, stderr, its end, and stdin each.
-            assert_eq!(helpers.len(), 4);
-            count = helpers.len();
-            let group = parent_and_group(run).unwrap().1;
-            let helper = Pid::from_raw(helpers[number].parse().unwrap()).unwrap();
-            kill_process(helper, signal).unwrap();
-            let ended = end(child);
-            drop((stdin, folder));
-            assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
-            let said = format!("transom: host a: its ranks are ended: a process of the launcher there was {what}");
-            assert!(ended.stderr.contains(&said), "{number} {ended:?}");
-            let left = rustix::process::test_kill_process_group(Pid::from_raw(group.parse().unwrap()).unwrap());
-            assert!(left.is_err(), "processes are left on the host");
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            for (signal, what) in [(Signal::KILL, "killed"), (Signal::STOP, "stopped")] {
+                scope.spawn(move || ends(number, signal, what));
+            }
         }
-        number += 1;
-    }
+    });
 }
 
 /// A batch system may stop all processes of a job for a while, and continue them one by one.
 #[test]
 fn helper_stopped_for_a_moment_is_no_failure() {
-    let Job { mut command, folder } = job(&["-n", "1", "--hosts", "a", "sh", "-c", "echo $PPID; sleep 8; echo done"]);
+    let script = "echo $PPID; read -r line; echo $line";
+    let Job { mut command, folder } = job(&["-n", "1", "--hosts", "a", "sh", "-c", script]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    let stdin = child.stdin.take();
+    let mut stdin = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let run = lines.next().unwrap().unwrap();
     for helper in helpers(&run) {
-        let helper = Pid::from_raw(helper.parse().unwrap()).unwrap();
         kill_process(helper, Signal::STOP).unwrap();
         // One check comes while it is stopped.
         std::thread::sleep(Duration::from_millis(1900));
         kill_process(helper, Signal::CONT).unwrap();
     }
-    assert_eq!(lines.next().unwrap().unwrap(), "done");
+    stdin.write_all(b"go on\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "go on");
     let ended = end(child);
     drop((stdin, folder));
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");

@@ -111,8 +111,11 @@ fn list_of_this_machine_starts_ranks_here() {
                 "{name}"
             );
         }
-        let ended = placed("2", &["--hostfile", "list"], &[("list", &format!("{name} slots=2"))], &[no_ssh]);
-        assert_eq!((ended.code, ended.lines), (Some(0), vec!["0 on".into(), "1 on".into()]), "{name}");
+        for slots in [2, 1] {
+            let list = format!("{name} slots={slots}");
+            let ended = placed("2", &["--hostfile", "list"], &[("list", &list)], &[no_ssh]);
+            assert_eq!((ended.code, ended.lines), (Some(0), vec!["0 on".into(), "1 on".into()]), "{list}");
+        }
     }
 }
 
@@ -139,6 +142,16 @@ fn malformed_batch_list_is_refused() {
         assert!(ended.stderr.starts_with(&format!("transom: {said}")), "{ended:?}");
         assert!(ended.stderr.contains("`--hosts none` starts all ranks here"), "{ended:?}");
     }
+}
+
+/// The way by which the user logged in here is not that of a host to the hub.
+#[test]
+fn ssh_connection_is_not_passed_on() {
+    let job = job(&["-n", "1", "--hosts", "a", "sh", "-c", "echo $TRANSOM_HUB"]);
+    std::fs::write(job.folder.path().join("ssh"), "#!/bin/sh\nexec sh -c \"$2\"\n").unwrap();
+    let ended = job.env("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.8 22").end();
+    assert_eq!((ended.code, ended.lines.len()), (Some(0), 1), "{ended:?}");
+    assert!(!ended.lines[0].contains("192.0.2.7"), "{ended:?}");
 }
 
 /// `srun` executes its arguments; `ssh` gives them to a shell.

@@ -5,7 +5,10 @@ use std::io::Write;
 
 /// Runs a job with this stdin.
 fn fed(args: &[&str], text: &[u8]) -> Ended {
-    let Job { mut command, folder } = job(args);
+    feed(job(args), text)
+}
+
+fn feed(Job { mut command, folder }: Job, text: &[u8]) -> Ended {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
@@ -48,4 +51,14 @@ fn unread_stdin_delays_no_end() {
     assert_eq!(ended.code, Some(124), "{ended:?}");
     let ended = fed(&["-n", "2", "--hosts", "a,b", "sh", "-c", "read -r line; echo ${#line}"], b"abc\nx");
     assert_eq!((ended.code, ended.lines), (Some(0), vec!["0".to_owned(), "3".to_owned()]), "{}", ended.stderr);
+}
+
+/// Rank 0 must not take the lost rest of its stdin for the end.
+#[test]
+fn stdin_without_room_on_its_host_ends_the_job() {
+    let job = job(&["-n", "1", "--hosts", "a", "sh", "-c", "cat >/dev/null; echo everything"]);
+    std::fs::write(job.folder.path().join("ssh"), "#!/bin/sh\nulimit -f 1\ncd / && exec sh -c \"$2\"\n").unwrap();
+    let ended = feed(job, &[b'x'; 3000]);
+    assert_eq!(ended.code, Some(255), "{ended:?}");
+    assert!(ended.stderr.contains("transom: host a: stdin of rank 0 is lost"), "{ended:?}");
 }

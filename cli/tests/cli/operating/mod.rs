@@ -12,6 +12,7 @@ mod output;
 mod placement;
 mod signals;
 
+use crate::copies::outside_batch_job;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -45,17 +46,10 @@ fn job(args: &[&str]) -> Job {
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
     command.arg("run").args(args).env("TRANSOM_SSH", ssh);
-    for name in [
-        "TRANSOM_LOG",
-        "TRANSOM_FABRIC",
-        "TRANSOM_GRACE",
-        "TRANSOM_OUTPUT_PREFIX",
-        "SLURM_JOB_NODELIST",
-        "PBS_NODEFILE",
-        "PE_HOSTFILE",
-    ] {
+    for name in ["TRANSOM_LOG", "TRANSOM_FABRIC", "TRANSOM_GRACE", "TRANSOM_OUTPUT_PREFIX"] {
         command.env_remove(name);
     }
+    outside_batch_job(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Job { command, folder }
 }

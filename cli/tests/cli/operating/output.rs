@@ -50,6 +50,17 @@ fn output_dir_that_cannot_be_written_is_named() {
     }
 }
 
+/// Opening a named pipe without a reader would block the launcher for ever.
+#[test]
+fn output_file_that_is_an_unread_pipe_is_named() {
+    let folder = TempDir::new().unwrap();
+    let pipe = folder.path().join("rank.0.stdout");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let ended = run(&["-n", "1", "--output-dir", folder.path().to_str().unwrap(), "true"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains(&format!("`{}` cannot be created: ", pipe.display())), "{ended:?}");
+}
+
 /// Output that a file cannot take is not lost in silence: the job fails.
 #[test]
 fn full_output_file_ends_the_job() {

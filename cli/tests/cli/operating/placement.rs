@@ -1,7 +1,7 @@
 //! `-v`, `--bind-to` and `--report-bindings`: where each rank runs.
 
 use super::*;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const HERE_AND_THERE: [&[&str]; 2] = [&["-n", "1"], &["-n", "1", "--hosts", "a"]];
 /// Prints the processors that the rank may use.
@@ -16,17 +16,29 @@ fn processors(list: &str) -> Vec<usize> {
     list.trim().split(',').flat_map(range).collect()
 }
 
-/// The processors of the core, or of the node, of this process's first allowed processor.
-fn first(what: &str) -> Vec<usize> {
+/// The processors that this thread may use. Unlike `available_parallelism`, they do not depend on quotas.
+fn allowed() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap();
-    let mut allowed = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).peekable();
-    let folder = format!("/sys/devices/system/cpu/cpu{}", allowed.peek().unwrap());
-    let text = match what {
-        "core" => std::fs::read_to_string(format!("{folder}/topology/thread_siblings_list")).unwrap(),
-        _ => std::fs::read_to_string(format!("{folder}/node0/cpulist")).unwrap(),
+    (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
+}
+
+/// The allowed processors of the core, or of the node, of the first allowed processor.
+fn first(what: &str) -> Vec<usize> {
+    let allowed = allowed();
+    let first = allowed[0];
+    let of = match what {
+        "core" => {
+            let list = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
+            processors(&std::fs::read_to_string(list).unwrap())
+        }
+        _ => {
+            let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+            let lists = nodes.filter_map(|node| std::fs::read_to_string(node.path().join("cpulist")).ok());
+            // A kernel without nodes has one.
+            lists.map(|list| processors(&list)).find(|list| list.contains(&first)).unwrap_or_else(|| allowed.clone())
+        }
     };
-    let of = processors(&text);
-    allowed.filter(|processor| of.contains(processor)).collect()
+    allowed.into_iter().filter(|processor| of.contains(processor)).collect()
 }
 
 #[test]
@@ -45,12 +57,34 @@ fn bound_rank_runs_on_its_processors() {
     }
 }
 
+/// A rank has no processor that the launcher, or the login on a host, may not use.
+#[test]
+fn binding_is_within_the_allowed_processors() {
+    for processor in allowed().into_iter().take(2) {
+        for args in HERE_AND_THERE {
+            for what in ["core", "numa"] {
+                let bound = std::thread::scope(|scope| {
+                    // The launcher inherits the set of this thread.
+                    let limited = scope.spawn(|| {
+                        let mut set = CpuSet::new();
+                        set.set(processor);
+                        sched_setaffinity(None, &set).unwrap();
+                        run(&[args, &["--bind-to", what], &ALLOWED].concat())
+                    });
+                    limited.join().unwrap()
+                });
+                assert_eq!((bound.code, &bound.lines), (Some(0), &vec![processor.to_string()]), "{args:?} {bound:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_on_different_cores_do_not_share() {
     let cores = {
         let mut shown = run(&["-n", "1", "--bind-to", "core", "nproc"]).lines;
         let threads: usize = shown.remove(0).parse().unwrap();
-        std::thread::available_parallelism().unwrap().get() / threads
+        allowed().len() / threads
     };
     let ranks = cores.min(2).to_string();
     for hosts in [["--hosts", "none"], ["--hosts", "a"]] {
@@ -66,7 +100,7 @@ fn ranks_on_different_cores_do_not_share() {
 /// More ranks than cores: nothing is refused, and nothing is bound.
 #[test]
 fn more_ranks_than_cores_are_not_bound() {
-    let ranks = (std::thread::available_parallelism().unwrap().get() + 1).to_string();
+    let ranks = (allowed().len() + 1).to_string();
     for hosts in [["--hosts", "none"], ["--hosts", "a"]] {
         let unbound = run(&[&["-n", "1"], &hosts[..], &ALLOWED].concat());
         let args = [&["-n", &ranks, "--bind-to", "core", "--report-bindings"], &hosts[..], &ALLOWED].concat();

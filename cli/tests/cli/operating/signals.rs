@@ -3,6 +3,7 @@
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::process::CommandExt;
 use std::process::ChildStdout;
 use std::time::Instant;
 
@@ -16,9 +17,10 @@ struct Running {
 }
 
 impl Running {
+    /// The launcher has a process group of its own, as a shell's job has.
     fn start(args: &[&str], script: &str) -> Self {
         let Job { mut command, folder } = job(&[args, &["sh", "-c", script]].concat());
-        let mut child = command.spawn().unwrap();
+        let mut child = command.process_group(0).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Running { child, lines, _folder: folder }
     }
@@ -82,5 +84,34 @@ fn tstp_stops_all_ranks_until_cont() {
         }
         running.signal(Signal::TERM);
         assert_eq!(end(running.child).code, Some(143));
+    }
+}
+
+/// The launcher ignores SIGTSTP, as the kernel does for a program without a handler, if no shell could continue it.
+#[test]
+fn tstp_without_a_shell_is_ignored() {
+    for wrapper in [&["setsid"][..], &["setsid", "sh", "-c", "\"$@\"; exit $?", "sh"]] {
+        let script = "exec 2>/dev/null; trap 'echo one' USR1; echo $PPID; while :; do sleep 0.05; done";
+        let Job { command, folder } = job(&["-n", "1", "sh", "-c", script]);
+        let mut wrapped = Command::new(wrapper[0]);
+        wrapped.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(name, value),
+                None => wrapped.env_remove(name),
+            };
+        }
+        let mut child = wrapped.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let launcher = Pid::from_raw(lines.next().unwrap().unwrap().parse().unwrap()).unwrap();
+        // The second round begins after the launcher has got the first SIGTSTP.
+        for _ in 0..2 {
+            kill_process(launcher, Signal::TSTP).unwrap();
+            kill_process(launcher, Signal::USR1).unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "one");
+        }
+        kill_process(launcher, Signal::TERM).unwrap();
+        assert_eq!(end(child).code, Some(143), "{wrapper:?}");
+        drop(folder);
     }
 }

@@ -115,6 +115,9 @@ fn expand_term(term: &str) -> Result<Vec<String>, String> {
         let mut numbers = Vec::new();
         for range in group.split(',') {
             numbers.extend(expand_range(range.trim()).map_err(|why| format!("{term:?}: {why}"))?);
+            if numbers.len() > MOST {
+                return Err(too_many(term));
+            }
         }
         if names.len().saturating_mul(numbers.len()) > MOST {
             return Err(too_many(term));
@@ -213,6 +216,7 @@ mod tests {
             ("n[1-18446744073709551615]", "more than 32767 hosts"),
             ("n[1-30000],m[1-30000]", "more than 32767 hosts"),
             ("n[1-200][1-200]", "more than 32767 hosts"),
+            ("n[1-30000,1-30000,x]", "more than 32767 hosts"),
             ("n[1-2]]", "\"n1]\""),
             ("-oProxyCommand=x", "\"-oProxyCommand=x\""),
             ("a;b", "\"a;b\""),

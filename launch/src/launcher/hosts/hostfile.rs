@@ -53,8 +53,8 @@ impl HostList {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read(file: impl AsRef<Path>) -> Result<Self, HostSourceError> {
+        let text = text_of(file.as_ref()).map_err(|why| HostSourceError::new(file.as_ref().display(), why))?;
         let file = file.as_ref().display();
-        let text = text_of(file.to_string().as_ref()).map_err(|why| HostSourceError::new(&file, why))?;
         Self::collect(lines(&text).map(|(number, line)| {
             parse_line(line).map_err(|why| HostSourceError::new(format_args!("{file}, line {number}"), why))
         }))?
@@ -120,4 +120,21 @@ fn parse_line(line: &str) -> Result<(String, Option<usize>), String> {
         }
     }
     Ok((checked_name(name)?, places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn file_whose_name_is_not_utf8_is_read() {
+        let name = [b"hosts\xff-".as_slice(), std::process::id().to_string().as_bytes()].concat();
+        let file = std::env::temp_dir().join(OsStr::from_bytes(&name));
+        std::fs::write(&file, "a\nb\n").unwrap();
+        let hosts = HostList::read(&file);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(hosts, Ok("a,b".parse().unwrap()));
+    }
 }
