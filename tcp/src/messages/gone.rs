@@ -4,7 +4,6 @@ use super::packet::closed;
 use super::wire::TcpWire;
 use crate::carrier::Carrier;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use transom_channel::wire::{Event, Lane, Rank, Why};
 use transom_locks::Awaited;
 use transom_network::NetworkWire;
@@ -13,8 +12,6 @@ use transom_windows::FabricError;
 
 /// Consecutive polls without a packet before a lost peer is reported to the engine.
 const LAST_LOOKS: u32 = 3;
-/// Time without a packet after which a rank that has left is reported, although its connections have not ended.
-const LATE: Duration = Duration::from_secs(3);
 /// Checks of a peer whose connection has ended, ten per second, before it counts as unreachable although it lives.
 const ALIVE: u32 = 10;
 
@@ -23,8 +20,6 @@ pub(super) struct Gone {
     peer: Rank,
     why: Why,
     looks: u32,
-    /// Time of the notice, or of the last packet since.
-    last: Instant,
 }
 
 impl NetworkWire for TcpWire {
@@ -83,7 +78,7 @@ impl TcpWire {
     /// as having left.
     fn look_after(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
-        peer.ended += u32::from(peer.has_ended && !peer.closed);
+        peer.ended += u32::from(peer.has_ended);
         if peer.ended > ALIVE {
             self.notice(rank, Why::Unreachable);
         } else if self.closing {
@@ -100,29 +95,17 @@ impl TcpWire {
         let peer = self.peers.entry(rank).or_default();
         if rank as usize != me && !peer.noticed && !peer.over {
             peer.noticed = true;
-            self.gone.push(Gone { peer: rank, why, looks: 0, last: Instant::now() });
+            self.gone.push(Gone { peer: rank, why, looks: 0 });
         }
     }
 
-    /// Reports lost peers whose packets have all been received, after a poll that received some of `from`. What a rank
-    /// sent before it left may still be on its way: the ends of its connections follow it. If this rank is closing too,
-    /// nothing that it receives is needed.
+    /// Reports lost peers whose packets have all been received, after a poll that received some of `from`.
     pub(super) fn report_gone(&mut self, from: &[Rank]) {
-        let TcpWire { gone, peers, events, closing, .. } = self;
-        for gone in gone.iter_mut() {
-            if from.contains(&gone.peer) {
-                (gone.looks, gone.last) = (0, Instant::now());
-            } else {
-                gone.looks += 1;
-            }
+        for gone in &mut self.gone {
+            gone.looks = if from.contains(&gone.peer) { 0 } else { gone.looks + 1 };
         }
-        let has_ended = |peer: Rank| peers.get(&peer).is_none_or(|peer| peer.links == 0);
-        let is_over = |gone: &mut Gone| {
-            let all_received = gone.why != Why::Left || *closing || has_ended(gone.peer) || gone.last.elapsed() > LATE;
-            gone.looks > LAST_LOOKS && all_received
-        };
-        for Gone { peer, why, .. } in gone.extract_if(.., is_over) {
-            events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
+        for Gone { peer, why, .. } in self.gone.extract_if(.., |gone| gone.looks > LAST_LOOKS) {
+            self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
         }
     }
 

@@ -78,7 +78,7 @@ pub(super) struct Peer {
     /// A thread is connecting.
     connecting: bool,
     /// Number of connections.
-    pub links: usize,
+    links: usize,
     /// A connection with it has ended.
     pub has_ended: bool,
     /// Number of checks that found it alive since.
@@ -203,8 +203,6 @@ impl TcpWire {
         self.links = links;
         for Link { socket, .. } in BTreeMap::into_values(gone) {
             let _ = epoll::delete(&self.epoll, socket.descriptor());
-            // The end of the stream tells the peer that it has received all that this rank sent.
-            let _ = rustix::net::shutdown(socket.descriptor(), rustix::net::Shutdown::Write);
             lock(&self.endpoint.kept).push(socket.descriptor().clone());
         }
     }
