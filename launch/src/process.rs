@@ -1,4 +1,5 @@
-//! Process identity: the ancestors of this process, and an identifier that is unique across the hosts of a job.
+//! Process identity: the ancestors of this process, their groups and sessions, and an identifier that is unique across
+//! the hosts of a job.
 
 use sha2::{Digest, Sha256};
 
@@ -25,14 +26,31 @@ pub(crate) fn ancestors() -> impl Iterator<Item = u32> {
 }
 
 fn parent_of(process: u32) -> Option<u32> {
-    parse_parent(&std::fs::read(format!("/proc/{process}/stat")).ok()?)
+    Stat::of(process).map(|stat| stat.parent).filter(|&parent| parent != 0)
 }
 
-/// Parses `number (name) state parent ...`; the name may contain any bytes.
-fn parse_parent(stat: &[u8]) -> Option<u32> {
-    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let fields = std::str::from_utf8(&stat[behind_name..]).ok()?;
-    fields.split_ascii_whitespace().nth(1)?.parse().ok().filter(|&parent| parent != 0)
+/// What `/proc` shows of a process. Each number is 0 for a process outside this PID namespace, such as the shell that
+/// `docker exec` has on the host. (A `Pid` of rustix must not be 0, so its `getpgid` and `getsid` cannot say that.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+}
+
+impl Stat {
+    /// Returns `None` if the process has ended, or if `/proc` is not available.
+    pub fn of(process: u32) -> Option<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{process}/stat")).ok()?)
+    }
+
+    /// Parses `number (name) state parent group session ...`; the name may contain any bytes.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+        let mut fields = std::str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace().skip(1);
+        let mut next = || fields.next()?.parse().ok();
+        Some(Stat { parent: next()?, group: next()?, session: next()? })
+    }
 }
 
 #[cfg(test)]
@@ -41,11 +59,13 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn parent_is_parsed_behind_any_name() {
-        assert_eq!(parse_parent(b"17 (sh) S 5 17 17 0"), Some(5));
-        assert_eq!(parse_parent(b"17 (a) R 9 (b) \xff) S 5 17"), Some(5));
-        for none in [&b"1 (init) S 0 1"[..], b"", b"17 (sh", b"17 (sh)", b"17 (sh) S x", b"17 (sh) S"] {
-            assert_eq!(parse_parent(none), None);
+    fn stat_is_parsed_behind_any_name() {
+        let stat = |parent, group, session| Some(Stat { parent, group, session });
+        assert_eq!(Stat::parse(b"17 (sh) S 5 17 18 0"), stat(5, 17, 18));
+        assert_eq!(Stat::parse(b"17 (a) R 9 (b) \xff) S 5 17 18"), stat(5, 17, 18));
+        assert_eq!(Stat::parse(b"1 (init) S 0 0 0 0"), stat(0, 0, 0));
+        for none in [&b""[..], b"17 (sh", b"17 (sh)", b"17 (sh) S x 1 1", b"17 (sh) S", b"17 (sh) S 5 17"] {
+            assert_eq!(Stat::parse(none), None);
         }
     }
 

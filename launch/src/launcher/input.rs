@@ -1,5 +1,6 @@
 //! Stdin of this process, for rank 0 on a host.
 
+use crate::process::Stat;
 use rustix::event::{PollFd, PollFlags};
 use rustix::stdio::stdin;
 
@@ -22,8 +23,9 @@ impl Input {
     /// The descriptor to wait for, if the host takes more. A background job of a terminal must not read.
     pub fn awaited(&self) -> Option<PollFd<'static>> {
         let in_background = || {
+            let own = || Stat::of(std::process::id()).map(|own| own.group);
             let foreground = rustix::termios::tcgetpgrp(stdin());
-            foreground.is_ok_and(|group| group != rustix::process::getpgrp())
+            foreground.is_ok_and(|group| own().is_some_and(|own| own != group.as_raw_pid() as u32))
         };
         let reads = !self.ended && self.in_flight < IN_FLIGHT && !in_background();
         reads.then(|| PollFd::from_borrowed_fd(stdin(), PollFlags::IN))

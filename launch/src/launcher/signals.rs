@@ -1,8 +1,8 @@
 //! Signals to the launcher, as a descriptor for `poll`.
 
-use crate::process::ancestors;
+use crate::process::{Stat, ancestors};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getsid};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -67,10 +67,12 @@ fn effects(arrived: Vec<i32>, has_shell: fn() -> bool) -> impl Iterator<Item = R
 /// Returns whether a shell could continue this process once it has stopped: an ancestor in another process group of its
 /// session. Where there is none, the kernel ignores a SIGTSTP that has no handler.
 fn has_shell() -> bool {
-    let own = (getsid(None).ok(), Some(getpgrp()));
-    let of_ancestors = ancestors().map_while(|process| Pid::from_raw(process.try_into().ok()?));
-    let mut of_ancestors = of_ancestors.map(|process| (getsid(Some(process)).ok(), getpgid(Some(process)).ok()));
-    of_ancestors.find(|other| *other != own).is_some_and(|other| other.0 == own.0)
+    Stat::of(std::process::id()).is_some_and(|own| is_watched(own, ancestors().map_while(Stat::of)))
+}
+
+fn is_watched(own: Stat, mut ancestors: impl Iterator<Item = Stat>) -> bool {
+    let other = ancestors.find(|other| (other.group, other.session) != (own.group, own.session));
+    other.is_some_and(|other| other.session == own.session)
 }
 
 /// Signals that this process ignores, as a bit mask; 0 if /proc is not available.
@@ -83,6 +85,21 @@ fn ignored() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shell_is_an_ancestor_in_another_group() {
+        let watched = |own: [u32; 2], ancestors: &[[u32; 2]]| {
+            let stat = |&[group, session]: &[u32; 2]| Stat { parent: 1, group, session };
+            is_watched(stat(&own), ancestors.iter().map(stat))
+        };
+        assert!(watched([7, 3], &[[7, 3], [3, 3], [1, 1]]));
+        assert!(!watched([7, 7], &[[3, 3], [1, 1]]));
+        assert!(!watched([7, 3], &[[7, 3]]));
+        // In a container, whose session began outside.
+        assert!(watched([7, 0], &[[0, 0]]));
+        assert!(!watched([0, 0], &[[0, 0], [0, 0]]));
+        assert!(!watched([7, 7], &[[0, 0]]));
+    }
 
     #[test]
     fn tstp_stops_only_what_can_be_continued() {
