@@ -87,8 +87,8 @@ impl Awaited {
     }
 }
 
-/// A word that a network has found once, so that its verbs search for nothing. Each verb acts and orders memory like the
-/// verb of [`Network`] with [`Wake::Nobody`]. It cannot fail and never waits.
+/// A word whose address a network has found once. Its verbs check neither bounds nor alignment. Each verb acts and orders
+/// memory like the verb of [`Network`] with [`Wake::Nobody`]. It cannot fail and never waits.
 ///
 /// # Examples
 /// A network without such words names a type without values:

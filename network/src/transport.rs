@@ -55,11 +55,15 @@ impl<W: NetworkWire> NetworkWire for Delivery<W> {
     }
 }
 
-/// The transport of a rank's messages, selected at each call. Shared memory, the fast one, is called directly; all
-/// networks share one variant with dynamic calls.
+/// The transport of a rank's messages, selected at each call. Shared memory, the fast one, is called directly, and the
+/// others out of line; all networks share one variant with dynamic calls.
 #[expect(missing_docs, reason = "the variants are named by their types")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a rank has one transport, and a box would cost shared memory a load per call"
+)]
 pub enum Transport {
-    Memory(Box<ShmWire>),
+    Memory(ShmWire),
     Network(Box<dyn NetworkWire>),
     Hybrid(Box<HybridWire>),
 }
@@ -72,6 +76,23 @@ macro_rules! each {
             Transport::Hybrid($wire) => $call,
         }
     };
+}
+
+/// [`each`] for calls of every message: those of a network are kept out of the path of shared memory.
+macro_rules! fast {
+    ($self:expr, $wire:ident => $call:expr) => {
+        match $self {
+            Transport::Memory($wire) => $call,
+            Transport::Network($wire) => out_of_line(move || $call),
+            Transport::Hybrid($wire) => out_of_line(move || $call),
+        }
+    };
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_line<R>(call: impl FnOnce() -> R) -> R {
+    call()
 }
 
 impl Transport {
@@ -101,7 +122,7 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn rails(&self, near: bool) -> &[Rail] {
-        each!(self, wire => wire.rails(near))
+        fast!(self, wire => wire.rails(near))
     }
 
     fn connect(&mut self, lane: Lane) {
@@ -146,12 +167,12 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn take(&mut self, length: usize) -> Option<Bytes> {
-        each!(self, wire => wire.take(length))
+        fast!(self, wire => wire.take(length))
     }
 
     #[inline(always)]
     fn give(&mut self, memory: Bytes) {
-        each!(self, wire => wire.give(memory));
+        fast!(self, wire => wire.give(memory));
     }
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
@@ -160,7 +181,7 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn is_near(&self, peer: Rank) -> bool {
-        each!(self, wire => wire.is_near(peer))
+        fast!(self, wire => wire.is_near(peer))
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
@@ -185,7 +206,7 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
-        each!(self, wire => wire.post(lane, request))
+        fast!(self, wire => wire.post(lane, request))
     }
 
     fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
@@ -194,12 +215,12 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn poll(&mut self) -> Option<Event<Bytes>> {
-        each!(self, wire => wire.poll())
+        fast!(self, wire => wire.poll())
     }
 
     #[inline(always)]
     fn now(&self) -> u64 {
-        each!(self, wire => wire.now())
+        fast!(self, wire => wire.now())
     }
 
     fn due(&self) -> Option<u64> {
@@ -212,26 +233,26 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        each!(self, wire => wire.read(memory, at, into));
+        memory.read(at, into);
     }
 
     #[inline(always)]
     fn prefetch(&self, ring: &Bytes, at: usize) {
-        each!(self, wire => wire.prefetch(ring, at));
+        fast!(self, wire => wire.prefetch(ring, at));
     }
 
     #[inline(always)]
     fn prefetch_to_write(&self, peer: Rank, at: usize) {
-        each!(self, wire => wire.prefetch_to_write(peer, at));
+        fast!(self, wire => wire.prefetch_to_write(peer, at));
     }
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        each!(self, wire => wire.word(ring, at))
+        fast!(self, wire => wire.word(ring, at))
     }
 
     #[inline(always)]
     fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        each!(self, wire => wire.copy(from, to, at));
+        from.memory.copy(from.at, from.length, to, at);
     }
 }

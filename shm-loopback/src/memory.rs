@@ -14,9 +14,9 @@ use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, LazyLock};
 use transom_locks::FoundWord;
 use transom_windows::{FabricError, UserMemory};
 
@@ -301,14 +301,17 @@ impl View {
 
     /// A view of user memory.
     pub(crate) fn own(memory: &UserMemory) -> Self {
-        View { start: memory.start(), len: memory.bytes(), words: memory.bytes(), ..View::empty() }
+        View { start: memory.start(), len: memory.bytes(), words: memory.bytes(), ..View::empty().clone() }
     }
 
     /// A view of no bytes, for memory that is not mapped in this process: no access is [inside](Self::covers).
-    pub fn empty() -> Self {
-        let header = NonNull::from(&NO_HEADER);
-        let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
-        View { start: header.cast(), len: 0, words: 0, header, memory: Arc::new(none) }
+    pub fn empty() -> &'static Self {
+        static EMPTY: LazyLock<View> = LazyLock::new(|| {
+            let header = NonNull::from(&NO_HEADER);
+            let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
+            View { start: header.cast(), len: 0, words: 0, header, memory: Arc::new(none) }
+        });
+        &EMPTY
     }
 
     /// The same bytes, where an adapter executes the atomics: no word is [this processor's](Self::covers_word).

@@ -44,6 +44,7 @@ mod scope;
 mod tag;
 mod team_setup;
 mod transport;
+mod unreported;
 mod waits;
 
 pub(crate) use comm::Space;

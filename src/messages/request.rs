@@ -7,6 +7,7 @@ use super::pending::{Sealed, Way};
 use super::posting::NOTHING;
 use super::progress_engine::ProgressEngine;
 use super::tag::Status;
+use super::unreported::Unreported;
 use super::waits::Waiting;
 use std::borrow::Cow;
 use std::fmt;
@@ -73,25 +74,9 @@ pub(super) type Over<'a, B> = Result<(B, Status), Box<Rare<'a, B>>>;
 
 /// A request that is neither a message in flight nor successful.
 pub(super) enum Rare<'a, B> {
-    Failed(Failed<B>, Option<Unseen<'a>>),
+    Failed(Failed<B>, Option<Unreported<'a>>),
     /// Window operation whose end no test or wait has found yet.
     Operation(Operation<'a, B>),
-}
-
-/// The failure of a request that a scope could not start. The end of the scope reports it, unless the program takes the
-/// result first.
-pub(super) struct Unseen<'a> {
-    comm: &'a Comm,
-    lender: Lender,
-    error: Option<Error>,
-}
-
-impl Drop for Unseen<'_> {
-    fn drop(&mut self) {
-        if let Some(error) = self.error.take() {
-            let _ = self.comm.hub.with(|core| core.note_failure(self.lender, error));
-        }
-    }
 }
 
 impl<'a, B> From<Result<(B, Status), Failed<B>>> for RequestState<'a, B> {
@@ -180,9 +165,9 @@ impl<'a, B> Request<'a, B> {
 
     /// A request that the scope could not start.
     #[cold]
-    pub(super) fn unseen(failed: Failed<B>, comm: &'a Comm, lender: Lender) -> Self {
-        let unseen = Unseen { comm, lender, error: Some(failed.error.clone()) };
-        let state = RequestState::Over(Some(Err(Box::new(Rare::Failed(failed, Some(unseen))))));
+    pub(super) fn unstarted(failed: Failed<B>, comm: &'a Comm, lender: Lender) -> Self {
+        let unreported = Unreported::new(comm, lender, failed.error.clone());
+        let state = RequestState::Over(Some(Err(Box::new(Rare::Failed(failed, Some(unreported))))));
         Request { state, back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 
@@ -417,8 +402,8 @@ impl<B> Rare<'_, B> {
     #[inline(never)]
     fn end(self) -> Result<(B, Status), Failed<B>> {
         match self {
-            Rare::Failed(failed, unseen) => {
-                unseen.into_iter().for_each(|mut unseen| unseen.error = None);
+            Rare::Failed(failed, unreported) => {
+                unreported.into_iter().for_each(|mut unreported| unreported.was_seen());
                 Err(failed)
             }
             Rare::Operation(operation) => of_operation(operation.wait()),
@@ -457,8 +442,8 @@ impl<B> Sealed for Request<'_, B> {
         self.wait_long();
         match &mut self.state {
             RequestState::Over(Some(Err(rare))) => match &mut **rare {
-                Rare::Failed(failed, unseen) => {
-                    unseen.iter_mut().for_each(|unseen| unseen.error = None);
+                Rare::Failed(failed, unreported) => {
+                    unreported.iter_mut().for_each(Unreported::was_seen);
                     Some(failed.error.clone())
                 }
                 Rare::Operation(_) => None,

@@ -240,7 +240,7 @@ impl<'s> Scope<'s, '_> {
     /// first.
     #[cold]
     pub(crate) fn failed<B>(&'s self, error: Error, buffer: Option<B>) -> Request<'s, B> {
-        Request::unseen(Failed { error, buffer }, &self.comm, self.lender)
+        Request::unstarted(Failed { error, buffer }, &self.comm, self.lender)
     }
 
     pub(crate) fn world(&self) -> &World {

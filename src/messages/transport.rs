@@ -41,7 +41,7 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let job = provider::shared_memory(provider).expect("the other providers share memory");
     // SAFETY: only the engine drives the transport.
     let wire = unsafe { ShmWire::open(job) }?;
-    let wire = Transport::Memory(Box::new(wire));
+    let wire = Transport::Memory(wire);
     // The first message to a rank may then be as long as later eager ones. Between hosts, that would cost each rank a
     // buffer of the adapter.
     let (all, most) = UNHEARD;

@@ -130,7 +130,7 @@ impl JobProvider for transom_windows::Delayed<Loopback> {
 
     /// Nothing: all operations are delayed.
     fn mapped(&self, _: &Self::Remote) -> View {
-        View::empty()
+        View::empty().clone()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {

@@ -53,7 +53,7 @@ pub struct Ticket<C: Carrier> {
     lane: Arc<Lane<C>>,
     number: u64,
     taken: bool,
-    /// Of a caller that polls.
+    /// When a caller that polls last checked the peer.
     checks: Checks,
 }
 

@@ -234,7 +234,7 @@ impl Loop {
                     let _ = epoll::modify(&self.epoll, carrier.descriptor(), data, flags(next));
                 }
                 *wants = next;
-                // It may be listed already, if both its turn and an event led here.
+                // The connection is listed already if both its turn and an event led here.
                 if next.turn && !self.ready.contains(&number) {
                     self.ready.push(number);
                 }

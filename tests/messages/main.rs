@@ -16,3 +16,4 @@ mod pipe;
 mod random;
 mod rendezvous_read;
 mod requests;
+mod scopes;

@@ -63,7 +63,7 @@ impl Gate {
             THREAD.set(NEXT.fetch_add(1, Relaxed));
         }
         let stays = self.thread.compare_exchange(NONE, THREAD.get(), Relaxed, Relaxed).is_ok();
-        gates.stays.fetch_add(u32::from(stays), Relaxed);
+        gates.at_epoch_end.fetch_add(u32::from(stays), Relaxed);
         stays
     }
 }
@@ -73,10 +73,10 @@ pub(crate) struct Gates {
     gates: Box<[Gate]>,
     /// Gates at which a thread of this rank stays admitted, in the low bits, and [`ORDERS`]. Zero if the end of an epoch
     /// has no work to do, which is then found by one test.
-    stays: AtomicU32,
+    at_epoch_end: AtomicU32,
 }
 
-/// Flag in [`Gates::stays`]: the provider has puts to order at the end of an epoch.
+/// Flag in [`Gates::at_epoch_end`]: the provider has puts to order at the end of an epoch.
 const ORDERS: u32 = 1 << 31;
 
 impl Gates {
@@ -96,7 +96,7 @@ impl Gates {
             }
         };
         let orders = if data.fabric.orders() { ORDERS } else { 0 };
-        Gates { gates: (0..data.remotes.len()).map(gate).collect(), stays: AtomicU32::new(orders) }
+        Gates { gates: (0..data.remotes.len()).map(gate).collect(), at_epoch_end: AtomicU32::new(orders) }
     }
 
     #[inline(always)]
@@ -108,7 +108,7 @@ impl Gates {
     /// that. No operation of this rank on the window is in flight. Returns whether the provider has puts to order.
     #[inline(always)]
     pub fn epoch_ends<F: Fabric>(&self, data: &Segment<F>) -> bool {
-        self.stays.load(Relaxed) != 0 && self.end_epoch(data)
+        self.at_epoch_end.load(Relaxed) != 0 && self.end_epoch(data)
     }
 
     #[cold]
@@ -117,11 +117,11 @@ impl Gates {
         if self.any_stays() {
             self.leave_if_asked(data, |_| true);
         }
-        self.stays.load(Relaxed) & ORDERS != 0
+        self.at_epoch_end.load(Relaxed) & ORDERS != 0
     }
 
     fn any_stays(&self) -> bool {
-        self.stays.load(Relaxed) & !ORDERS != 0
+        self.at_epoch_end.load(Relaxed) & !ORDERS != 0
     }
 
     /// Called when a window is dropped.
@@ -148,7 +148,7 @@ impl Gates {
             if thread != NONE && whose(thread) {
                 gate.thread.store(NONE, Relaxed);
                 gate.passes.store(0, Relaxed);
-                self.stays.fetch_sub(1, Relaxed);
+                self.at_epoch_end.fetch_sub(1, Relaxed);
                 // A target that cannot be notified has failed; runs there go on word by word.
                 let _ = shared(data, rank).leave_single(data);
             }

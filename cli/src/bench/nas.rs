@@ -33,8 +33,8 @@ pub struct Nas {
     /// Number of ranks of a job, a power of two
     #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: u16,
-    /// Value of TRANSOM_MESSAGES, e.g. rings=0 (docs/configuration.md lists the fields); may be repeated, then jobs
-    /// alternate between the values; '' means the default
+    /// Value of TRANSOM_MESSAGES, e.g. rings=0, or '' for the default (docs/configuration.md lists the fields). Jobs
+    /// alternate between the values if the option is repeated
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
     /// Number of jobs for each figure

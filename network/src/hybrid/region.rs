@@ -30,11 +30,11 @@ pub struct Remote<N: Network> {
 }
 
 impl<N: Network> Remote<N> {
-    /// What this rank accesses by its own loads, stores and atomics: nothing if the network does it all, and no words if
-    /// adapters execute the atomics.
+    /// Returns the bytes that this rank accesses by its own loads, stores and atomics. There are none if the network
+    /// executes all operations, and no words among them if adapters execute the atomics.
     pub fn mapped(&self) -> shm::View {
         match (&self.view, N::ATOMICS) {
-            (None, _) => shm::View::empty(),
+            (None, _) => shm::View::empty().clone(),
             (Some(view), Atomics::Processor) => view.clone(),
             (Some(view), Atomics::Adapter) => view.clone().without_words(),
         }
