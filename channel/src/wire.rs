@@ -87,6 +87,30 @@ impl<M> Clone for Part<'_, M> {
 
 impl<M> Copy for Part<'_, M> {}
 
+impl<M: WireMemory> Part<'_, M> {
+    /// Copies the range to offset `at` of other memory, which must be writable.
+    #[inline(always)]
+    pub fn copy(self, to: &M, at: usize) {
+        self.memory.copy(self.at, self.length, to, at);
+    }
+}
+
+/// A handle on bytes of this process, as a [`Wire`] makes it: a buffer, a slot of an arrived message, or a ring. Methods
+/// panic if a range is out of bounds.
+pub trait WireMemory {
+    /// Copies bytes at offset `at` into a slice.
+    fn read(&self, at: usize, into: &mut [u8]);
+    /// Copies `length` bytes at offset `at` to offset `to_at` of other memory, which must be writable.
+    fn copy(&self, at: usize, length: usize, to: &Self, to_at: usize);
+    /// Reads the aligned word at an offset of a ring, with acquire order: all bytes that the peer wrote before it are
+    /// visible.
+    fn word(&self, at: usize) -> u64;
+    /// Hint: the next [`word`](Self::word) is read at this offset of a ring, so that its cache line may be prefetched.
+    fn prefetch(&self, at: usize) {
+        let _ = at;
+    }
+}
+
 /// The bytes that follow a head.
 #[derive(Debug)]
 pub enum Data<'a, M> {
@@ -317,7 +341,7 @@ pub enum Left<M> {
 /// The local provider's events are trusted; bytes received from a peer never are.
 pub trait Wire {
     /// Handle on bytes.
-    type Memory;
+    type Memory: WireMemory;
 
     /// The rails to [near](Self::is_near) peers or to the others, best first; empty if there are no such
     /// peers. All ranks have the same number of rails to peers that are not near. There are at most [`RAILS`]
@@ -460,17 +484,7 @@ pub trait Wire {
         let _ = counters;
     }
 
-    /// Copies bytes out of memory.
-    fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);
-    /// Hint: the next [`word`](Self::word) is read at this offset of a ring, so that its cache line may be
-    /// prefetched.
-    fn prefetch(&self, _ring: &Self::Memory, _at: usize) {}
     /// Hint: the mark of the next `Put` to this peer's ring is written at this offset, so that its cache line
     /// may be prefetched.
     fn prefetch_to_write(&self, _peer: Rank, _at: usize) {}
-    /// Reads the aligned word at an offset of a ring, with acquire order: all bytes written before it are
-    /// visible.
-    fn word(&self, ring: &Self::Memory, at: usize) -> u64;
-    /// Copies bytes from one memory to another.
-    fn copy(&mut self, from: Part<'_, Self::Memory>, to: &Self::Memory, at: usize);
 }

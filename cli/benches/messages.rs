@@ -60,7 +60,7 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("isend of a vector, irecv of what is there, both waited for", 1570.0, |world, times| {
+    ("isend of a vector, irecv of what is there, both waited for", 1600.0, |world, times| {
         (0..times).try_for_each(|i| {
             let sent = world.isend(0, SHORT, vec![i as u64]);
             black_box(world.irecv(0, SHORT).wait()?);
@@ -70,7 +70,7 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("irecv, isend, both waited for; 20 at a time", 2500.0, |world, times| at_once(world, times, First::Receives)),
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
-    (ANNOUNCED, 8_100.0, announced),
+    (ANNOUNCED, 8_450.0, announced),
     ("progress, nothing there", 660.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 

@@ -62,24 +62,16 @@ impl<W: NetworkWire> NetworkWire for Delivery<W> {
     clippy::large_enum_variant,
     reason = "a rank has one transport, and a box would cost shared memory a load per call"
 )]
+// The choice is then one comparison; without `repr`, it is a computation on a field of a variant.
+#[repr(u8)]
 pub enum Transport {
     Memory(ShmWire),
     Network(Box<dyn NetworkWire>),
     Hybrid(Box<HybridWire>),
 }
 
+/// Keeps the calls of networks out of the path of shared memory.
 macro_rules! each {
-    ($self:expr, $wire:ident => $call:expr) => {
-        match $self {
-            Transport::Memory($wire) => $call,
-            Transport::Network($wire) => $call,
-            Transport::Hybrid($wire) => $call,
-        }
-    };
-}
-
-/// [`each`] for calls of every message: those of a network are kept out of the path of shared memory.
-macro_rules! fast {
     ($self:expr, $wire:ident => $call:expr) => {
         match $self {
             Transport::Memory($wire) => $call,
@@ -122,137 +114,136 @@ impl Wire for Transport {
 
     #[inline(always)]
     fn rails(&self, near: bool) -> &[Rail] {
-        fast!(self, wire => wire.rails(near))
+        each!(self, wire => wire.rails(near))
     }
 
+    #[inline]
     fn connect(&mut self, lane: Lane) {
         each!(self, wire => wire.connect(lane));
     }
 
+    #[inline]
     fn disconnect(&mut self, lane: Lane) {
         each!(self, wire => wire.disconnect(lane));
     }
 
+    #[inline]
     fn connected_besides(&self, but: Rank) -> usize {
         each!(self, wire => wire.connected_besides(but))
     }
 
+    #[inline]
     fn abort_peer(&mut self, peer: Rank) {
         each!(self, wire => wire.abort_peer(peer));
     }
 
+    #[inline]
     fn fails_over(&self) -> bool {
         each!(self, wire => wire.fails_over())
     }
 
+    #[inline]
     fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
         each!(self, wire => wire.publish(peer, ring, words))
     }
 
+    #[inline]
     fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
         each!(self, wire => wire.published(peer, ring))
     }
 
+    #[inline]
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         each!(self, wire => wire.reaches(lane, key, length))
     }
 
+    #[inline]
     fn leave(&mut self, lane: Lane, key: Key) {
         each!(self, wire => wire.leave(lane, key));
     }
 
+    #[inline]
     fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
         each!(self, wire => wire.drain_failed(lane))
     }
 
     #[inline(always)]
     fn take(&mut self, length: usize) -> Option<Bytes> {
-        fast!(self, wire => wire.take(length))
+        each!(self, wire => wire.take(length))
     }
 
     #[inline(always)]
     fn give(&mut self, memory: Bytes) {
-        fast!(self, wire => wire.give(memory));
+        each!(self, wire => wire.give(memory));
     }
 
+    #[inline]
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
         each!(self, wire => wire.ring(peer, length))
     }
 
     #[inline(always)]
     fn is_near(&self, peer: Rank) -> bool {
-        fast!(self, wire => wire.is_near(peer))
+        each!(self, wire => wire.is_near(peer))
     }
 
+    #[inline]
     fn opens(&mut self, lane: Lane) -> bool {
         each!(self, wire => wire.opens(lane))
     }
 
+    #[inline]
     fn reads(&mut self, lane: Lane) -> bool {
         each!(self, wire => wire.reads(lane))
     }
 
+    #[inline]
     fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         each!(self, wire => wire.may_send_faster(lane, offered))
     }
 
+    #[inline]
     fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
         each!(self, wire => wire.register(memory, lane))
     }
 
+    #[inline]
     fn release(&mut self, lane: Lane, key: Key) {
         each!(self, wire => wire.release(lane, key));
     }
 
     #[inline(always)]
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
-        fast!(self, wire => wire.post(lane, request))
+        each!(self, wire => wire.post(lane, request))
     }
 
+    #[inline]
     fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
         each!(self, wire => wire.read_now(lane, from, into, token))
     }
 
     #[inline(always)]
     fn poll(&mut self) -> Option<Event<Bytes>> {
-        fast!(self, wire => wire.poll())
+        each!(self, wire => wire.poll())
     }
 
     #[inline(always)]
     fn now(&self) -> u64 {
-        fast!(self, wire => wire.now())
+        each!(self, wire => wire.now())
     }
 
+    #[inline]
     fn due(&self) -> Option<u64> {
         each!(self, wire => wire.due())
     }
 
+    #[inline]
     fn count(&self, counters: &mut Counters) {
         each!(self, wire => wire.count(counters));
     }
 
     #[inline(always)]
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, ring: &Bytes, at: usize) {
-        fast!(self, wire => wire.prefetch(ring, at));
-    }
-
-    #[inline(always)]
     fn prefetch_to_write(&self, peer: Rank, at: usize) {
-        fast!(self, wire => wire.prefetch_to_write(peer, at));
-    }
-
-    #[inline(always)]
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        fast!(self, wire => wire.word(ring, at))
-    }
-
-    #[inline(always)]
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        from.memory.copy(from.at, from.length, to, at);
+        each!(self, wire => wire.prefetch_to_write(peer, at));
     }
 }

@@ -228,30 +228,9 @@ impl Wire for HybridWire {
     }
 
     #[inline(always)]
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, ring: &Bytes, at: usize) {
-        self.near.prefetch(ring, at);
-    }
-
-    #[inline(always)]
     fn prefetch_to_write(&self, peer: Rank, at: usize) {
         if let Some(here) = self.here(peer) {
             self.near.prefetch_to_write(here, at);
         }
-    }
-
-    #[inline(always)]
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        // The rings of the network, unlike those of shared memory, have an address in this process.
-        if ring.start().is_some() { self.far.word(ring, at) } else { self.near.word(ring, at) }
-    }
-
-    #[inline(always)]
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        from.memory.copy(from.at, from.length, to, at);
     }
 }

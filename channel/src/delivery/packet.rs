@@ -1,6 +1,6 @@
 //! Copy of a packet, kept until it is acknowledged.
 
-use crate::wire::{Data, Part, Wire};
+use crate::wire::{Data, Part, Wire, WireMemory};
 
 /// Copy of a packet, kept until it is acknowledged.
 pub(super) struct Packet<M> {
@@ -16,7 +16,7 @@ enum Body<M> {
     Memory(M, usize),
 }
 
-impl<M> Packet<M> {
+impl<M: WireMemory> Packet<M> {
     /// Copies bytes that are borrowed for the call; `None` if memory is exhausted.
     pub fn new<W: Wire<Memory = M>>(
         wire: &mut W,
@@ -33,7 +33,7 @@ impl<M> Packet<M> {
                 Data::Bytes(bytes) => hasher.update(bytes),
                 Data::Of(part) => {
                     scratch.resize(part.length, 0);
-                    wire.read(part.memory, part.at, scratch);
+                    part.memory.read(part.at, scratch);
                     hasher.update(scratch);
                 }
             }
@@ -44,7 +44,7 @@ impl<M> Packet<M> {
             Data::Bytes(bytes) => Body::Bytes(bytes.into()),
             Data::Of(part) => {
                 let memory = wire.take(part.length)?;
-                wire.copy(part, &memory, 0);
+                part.copy(&memory, 0);
                 Body::Memory(memory, part.length)
             }
         };

@@ -243,7 +243,7 @@ impl<W: Wire> Delivery<W> {
                 }
                 open.missing &= !(1 << index);
                 let memory = self.wire.memory_of(rail, into, (at + length) as usize, true)?;
-                self.wire.copy(behind, &memory, (at + begins) as usize);
+                behind.copy(&memory, (at + begins) as usize);
                 self.came(peer, transfer);
             }
             Note::Over { transfer } => {

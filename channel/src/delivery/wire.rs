@@ -7,7 +7,9 @@ use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Set
 use crate::Counters;
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
-use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
+use crate::wire::{
+    Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire, WireMemory,
+};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A reliable [`Wire`] over one whose datagrams may be lost, duplicated, late or corrupted. Only `Send`s on
@@ -124,16 +126,16 @@ impl<W: Wire> Delivery<W> {
         let (now, mut freed) = (self.wire.now(), Vec::new());
         let mut head = [0; HEADER];
         let head = &mut head[..length.min(HEADER)];
-        self.wire.read(&slot, at, head);
+        slot.read(at, head);
         let near = {
             let link = self.link(peer);
             let ([next, newest], [unsent, sendings]) = (link.incoming.near(), link.outgoing.near());
             [next, newest, unsent, sendings]
         };
-        let Delivery { wire, scratch, .. } = self;
+        let scratch = &mut self.scratch;
         let body = || {
             scratch.resize(length - HEADER, 0);
-            wire.read(&slot, at + HEADER, scratch);
+            slot.read(at + HEADER, scratch);
             crc32fast::hash(scratch)
         };
         let header = Header::decode(head, near, body);
@@ -159,7 +161,7 @@ impl<W: Wire> Delivery<W> {
                 let mut said = [0; NOTE];
                 let length = length - HEADER;
                 let said = &mut said[..length.min(NOTE)];
-                self.wire.read(&slot, at + HEADER, said);
+                slot.read(at + HEADER, said);
                 let note = Note::decode(said, length);
                 let behind = Part { memory: &slot, at: at + HEADER + COPY, length: length.saturating_sub(COPY) };
                 if note.and_then(|note| self.hear(peer, note, behind)).is_none() {
@@ -470,17 +472,5 @@ impl<W: Wire> Wire for Delivery<W> {
         counters.datagram_windows_peak = datagram_windows_peak;
         counters.datagram_repairs += datagram_repairs;
         self.wire.count(counters);
-    }
-
-    fn read(&self, memory: &W::Memory, at: usize, into: &mut [u8]) {
-        self.wire.read(memory, at, into);
-    }
-
-    fn word(&self, ring: &W::Memory, at: usize) -> u64 {
-        self.wire.word(ring, at)
-    }
-
-    fn copy(&mut self, from: Part<'_, W::Memory>, to: &W::Memory, at: usize) {
-        self.wire.copy(from, to, at);
     }
 }

@@ -14,7 +14,7 @@ use crate::packet::{Body, LONGEST, Packet};
 use crate::rendezvous::{Mover, Receiving, Sending};
 use crate::ring::Look;
 use crate::slab::Id;
-use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
+use crate::wire::{Data, Key, Lane, Part, Rank, Wire, WireMemory};
 
 /// Most messages in a row. A progress call is due then, so that other peers are served.
 const IN_A_ROW: u32 = 16;
@@ -83,10 +83,10 @@ impl<W: Wire> Engine<W> {
         }
         let Some(ring) = peer.rings.incoming.as_mut() else { return false };
         let Some(place) = ring.half.place() else { return false };
-        let Look::Message { at, length } = ring.half.look(self.wire.word(&ring.memory, place)) else { return false };
+        let Look::Message { at, length } = ring.half.look(ring.memory.word(place)) else { return false };
         let mut head = [0; LONGEST];
         let head = &mut head[..length.min(LONGEST)];
-        self.wire.read(&ring.memory, at, head);
+        ring.memory.read(at, head);
         let Ok((Packet { source, sequence, values, body }, _)) = Packet::decode(head, length) else { return false };
         let Body::Rts { envelope, sender, keys } = body else { return false };
         let is_full = self.polling.in_a_row() >= IN_A_ROW;

@@ -21,7 +21,7 @@ use crate::error::PeerFailure;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
 use crate::striping::Rails;
-use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire};
+use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire, WireMemory};
 
 impl<W: Wire> Engine<W> {
     /// Handles a cut rail.
@@ -42,7 +42,7 @@ impl<W: Wire> Engine<W> {
         // Newest first: of stripes with one token the earlier ones may be done, and not be reported yet.
         for left in left.into_iter().rev() {
             match left {
-                Left::Send(memory, length) if is_notice(&self.wire, &memory, length) => {
+                Left::Send(memory, length) if is_notice(&memory, length) => {
                     self.wire.give(memory);
                     failover.notify_again();
                 }
@@ -102,7 +102,7 @@ impl<W: Wire> Engine<W> {
             return;
         };
         let mut kind = [0];
-        self.wire.read(packet.memory, packet.at, &mut kind[..packet.length.min(1)]);
+        packet.memory.read(packet.at, &mut kind[..packet.length.min(1)]);
         if kind != [Body::CUT] {
             peer.lanes.arrived(lane.rail);
         }
@@ -199,7 +199,7 @@ impl<W: Wire> Engine<W> {
                 Item::Packet { memory, length, went } => {
                     let mut head = [0; LONGEST];
                     let head = &mut head[..length.min(LONGEST)];
-                    self.wire.read(&memory, 0, head);
+                    memory.read(0, head);
                     let body = Packet::decode(head, length).map(|(packet, _)| packet.body);
                     let mut before = again.iter().filter_map(|(rail, item)| match item {
                         Item::Posted(of) => body.as_ref().is_ok_and(|body| self.is_fin_of(body, of)).then_some(*rail),
@@ -298,8 +298,8 @@ impl<W: Wire> Engine<W> {
 }
 
 /// Returns true if a packet that was posted is a notice of a cut, which neither end counts.
-fn is_notice<W: Wire>(wire: &W, memory: &W::Memory, length: usize) -> bool {
+fn is_notice(memory: &impl WireMemory, length: usize) -> bool {
     let mut kind = [0];
-    wire.read(memory, 0, &mut kind[..length.min(1)]);
+    memory.read(0, &mut kind[..length.min(1)]);
     kind == [Body::CUT]
 }

@@ -72,7 +72,7 @@ impl<W: Wire> Engine<W> {
             unreachable!("looked up above")
         };
         let room = *room;
-        self.wire.copy(Part { length: data.length.min(room), ..data }, memory, 0);
+        Part { length: data.length.min(room), ..data }.copy(memory, 0);
         self.complete(id, outcome(from, envelope, Some(room as u64)));
     }
 
@@ -300,7 +300,7 @@ impl<W: Wire> Engine<W> {
     ) -> Result<(), PeerFailure> {
         self.moving(from, id)?.state.data(offset, data.length as u64)?;
         if let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, _), .. })) = self.requests.get(id) {
-            self.wire.copy(data, memory, offset as usize);
+            data.copy(memory, offset as usize);
         }
         self.arrived_whole(id);
         Ok(())

@@ -7,7 +7,7 @@ use crate::error::PeerFailure;
 use crate::packet::Body;
 use crate::polling::Change;
 use crate::ring::{Look, Receiver, RingConfig};
-use crate::wire::{Key, Lane, Part, Rank, Wire};
+use crate::wire::{Key, Lane, Part, Rank, Wire, WireMemory};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn poll_rings(&mut self) -> usize {
@@ -49,7 +49,7 @@ impl<W: Wire> Engine<W> {
         let mut outcome = Ok(());
         for _ in 0..left {
             let Some(place) = ring.half.place() else { break };
-            let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
+            let packet = match ring.half.look(ring.memory.word(place)) {
                 Look::Empty => break,
                 Look::Broken => Err(PeerFailure::Broken("a mark in its ring is invalid")),
                 Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),

@@ -10,7 +10,7 @@ use crate::pipe;
 use crate::ring::RingConfig;
 use crate::sequence::Arrival;
 use crate::slab::Id;
-use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
+use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire, WireMemory};
 
 /// A packet for a request that does not exist, or belongs to another rank.
 pub(super) const STRAY: PeerFailure = PeerFailure::Broken("it named a request that is not its own");
@@ -91,7 +91,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn packet(&mut self, from: Rank, part: Part<'_, W::Memory>, by_ring: bool) -> Result<bool, PeerFailure> {
         let mut head = [0; LONGEST];
         let head = &mut head[..part.length.min(LONGEST)];
-        self.wire.read(part.memory, part.at, head);
+        part.memory.read(part.at, head);
         let (packet, header) = Packet::decode(head, part.length)?;
         if packet.source != from {
             return Err(PeerFailure::Broken("it sent in the name of another rank"));
@@ -127,7 +127,7 @@ impl<W: Wire> Engine<W> {
             Arrival::Early => {
                 // Copied out of its slot: held packets must not take the slot that the missing one needs to arrive.
                 let copy = self.wire.take(data.length).ok_or(PeerFailure::NoMemory)?;
-                self.wire.copy(data, &copy, 0);
+                data.copy(&copy, 0);
                 let held = peer.rx.hold(Held { length: data.length, packet, data: copy });
                 self.counters.held += 1;
                 self.counters.held_peak = self.counters.held_peak.max(held);
@@ -172,7 +172,7 @@ impl<W: Wire> Engine<W> {
                 // Without memory the peer fails. Its receive must stay posted until then, so that it ends
                 // with the others.
                 let copy = self.memory_for(envelope)?;
-                self.wire.copy(data, &copy, 0);
+                data.copy(&copy, 0);
                 self.sort(label, Unexpected { from, envelope, what: UnexpectedBody::Eager { data: copy, sync } });
             }
             Body::Piece { envelope, sync, at, length } => {
@@ -227,7 +227,7 @@ impl<W: Wire> Engine<W> {
             self.peers.get_mut(&from).expect("the sender is known").rx.begin(envelope, sync, memory);
         }
         let rx = &mut self.peers.get_mut(&from).expect("the sender is known").rx;
-        self.wire.copy(data, rx.memory().expect("the message has begun"), at as usize);
+        data.copy(rx.memory().expect("the message has begun"), at as usize);
         if let Some(Gathering { memory, .. }) = rx.gathered(length) {
             let what = UnexpectedBody::Eager { data: memory, sync };
             self.sort(label(from, envelope), Unexpected { from, envelope, what });

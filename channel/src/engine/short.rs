@@ -10,7 +10,7 @@ use super::{Engine, RecvTarget};
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::Look;
-use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
+use crate::wire::{Data, Lane, Part, Rank, Request, Wire, WireMemory};
 
 /// Most short receives in a row. A progress call is due then, so that other peers are served.
 const IN_A_ROW: u32 = 256;
@@ -250,8 +250,9 @@ impl<W: Wire> Engine<W> {
         let into = into.room(envelope.length as usize)?;
         debug_assert!(into.len() as u64 <= envelope.length);
         let ring = admitted(peer, next.values, envelope.length, &mut self.credits)?;
-        self.wire.read(&ring.memory, next.at, into);
-        self.taken(rank, envelope.length);
+        ring.memory.read(next.at, into);
+        let freed = free_slot(peer, envelope.length)?;
+        self.has_taken(rank, freed);
         Some(Short::Done(RecvInfo::new(envelope.tag, envelope.length as u32)))
     }
 
@@ -289,7 +290,7 @@ impl<W: Wire> Engine<W> {
         let room = match room {
             RecvTarget::Into(memory, room) => {
                 let part = Part { memory: &ring.memory, at: next.at, length: (*room).min(envelope.length as usize) };
-                self.wire.copy(part, memory, 0);
+                part.copy(memory, 0);
                 Some(*room as u64)
             }
             _ => None,
@@ -303,22 +304,19 @@ impl<W: Wire> Engine<W> {
     /// Frees the slot of the short message that was next in the ring of a peer.
     #[inline(always)]
     pub(super) fn taken(&mut self, rank: Rank, length: u64) {
-        let Some(peer) = self.peers.get_mut(&rank) else { return };
-        let Some(ring) = peer.rings.incoming.as_mut() else { return };
-        peer.credits.freed(ring.half.free());
-        // No message was sent since the last one arrived.
-        if length <= PREFETCH_UP_TO as u64 && !peer.credits.is_ack_reported() {
-            self.wire.prefetch(&ring.memory, ring.half.mark_after_next());
+        if let Some(freed) = self.peers.get_mut(&rank).and_then(|peer| free_slot(peer, length)) {
+            self.has_taken(rank, freed);
         }
-        peer.rx.order.pass();
-        peer.credits.received(peer.rx.order.expected());
-        let report = peer.credits.is_half_unreported() || !peer.tx.is_clear();
-        let first = !peer.credits.is_listed() || rank != self.polling.row_of();
-        if first {
+    }
+
+    /// Counts a short message whose slot was freed.
+    #[inline(always)]
+    fn has_taken(&mut self, rank: Rank, freed: Freed) {
+        if freed.is_first || rank != self.polling.row_of() {
             self.first_of_a_row(rank);
         }
         self.polling.passed();
-        if report {
+        if freed.must_report {
             self.after_short(rank);
         }
     }
@@ -351,7 +349,7 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
     let Some(ring) = &mut peer.rings.incoming else { return Next::Other };
     let (at, length) = loop {
         let Some(place) = ring.half.place() else { return Next::Other };
-        match ring.half.look(wire.word(&ring.memory, place)) {
+        match ring.half.look(ring.memory.word(place)) {
             Look::Message { at, length } if length >= EAGER => break (at, length),
             Look::Empty if looks <= 1 => return Next::Nothing,
             Look::Empty => looks -= 1,
@@ -368,12 +366,35 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
         wire.prefetch_to_write(peer.rank, out.next_mark());
     }
     let mut head = [0; EAGER];
-    wire.read(&ring.memory, at, &mut head);
+    ring.memory.read(at, &mut head);
     let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
     if !(peer.is_next(source, sequence) && peer.credits.is_joined()) {
         return Next::Other;
     }
     Next::Message(InRing { at: at + EAGER, values, envelope })
+}
+
+/// What follows from a freed slot.
+struct Freed {
+    /// True if the peer is not among those to which values are to be reported.
+    is_first: bool,
+    /// True if the peer waits for values, or messages to it.
+    must_report: bool,
+}
+
+/// Frees the slot of the short message that was next in the ring of a peer.
+#[inline(always)]
+fn free_slot<M: WireMemory>(peer: &mut Peer<M>, length: u64) -> Option<Freed> {
+    let ring = peer.rings.incoming.as_mut()?;
+    peer.credits.freed(ring.half.free());
+    // No message was sent since the last one arrived.
+    if length <= PREFETCH_UP_TO as u64 && !peer.credits.is_ack_reported() {
+        ring.memory.prefetch(ring.half.mark_after_next());
+    }
+    peer.rx.order.pass();
+    peer.credits.received(peer.rx.order.expected());
+    let must_report = peer.credits.is_half_unreported() || !peer.tx.is_clear();
+    Some(Freed { is_first: !peer.credits.is_listed(), must_report })
 }
 
 /// Counts a message of `bytes` bytes in a ring against its sender's credit, and returns the ring. `None` if

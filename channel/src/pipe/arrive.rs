@@ -7,7 +7,7 @@ use super::{Config, RING, Step};
 use crate::error::PeerFailure;
 use crate::ring::{CompletionFlag, Look, Receiver};
 use crate::sequence::Beyond;
-use crate::wire::Wire;
+use crate::wire::WireMemory;
 use std::collections::VecDeque;
 
 pub(super) enum Arrivals {
@@ -39,18 +39,18 @@ impl Arrivals {
     /// Records the next chunk, if one has arrived. Returns the number of this end's chunks that it reports
     /// freed. Chunks that wait to be got are recorded too: otherwise two ends that only put would both wait
     /// for a tail that neither reads.
-    pub fn look<W: Wire>(&mut self, wire: &W, memory: &W::Memory) -> Result<Option<u32>, PeerFailure> {
+    pub fn look(&mut self, memory: &impl WireMemory) -> Result<Option<u32>, PeerFailure> {
         let Arrivals::Chunks { ring, came, .. } = self else { return Ok(None) };
         // A slot that was not freed holds no new chunk, whatever its mark.
         let Some(place) = ring.place().filter(|_| came.len() < ring.shape.slots as usize) else { return Ok(None) };
-        let (at, length) = match ring.look(wire.word(memory, RING + place)) {
+        let (at, length) = match ring.look(memory.word(RING + place)) {
             Look::Empty => return Ok(None),
             Look::Broken => return Err(PeerFailure::Broken("a mark in its pipe is invalid")),
             Look::Message { at, length } => (RING + at, length),
         };
         let mut head = [0; LONGEST];
         let head = &mut head[..length.min(LONGEST)];
-        wire.read(memory, at, head);
+        memory.read(at, head);
         let (chunk, freed) = Chunk::decode(head, length)?;
         ring.free();
         came.push_back(Came { chunk, at: at + HEADER, length: length - HEADER });

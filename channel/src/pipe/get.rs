@@ -6,7 +6,7 @@ use super::post::Post;
 use super::{Fault, Outcome};
 use crate::error::PeerFailure;
 use crate::slab::Id;
-use crate::wire::{Key, Lane, Part, Request, Wire};
+use crate::wire::{Key, Lane, Part, Request, Wire, WireMemory};
 use std::collections::VecDeque;
 
 pub(super) struct Getting<M> {
@@ -33,11 +33,11 @@ pub(super) enum To<'a, M> {
     Bytes(&'a mut [u8]),
 }
 
-impl<M> To<'_, M> {
-    fn fill<W: Wire<Memory = M>>(&mut self, wire: &mut W, at: usize, from: Part<'_, M>) {
+impl<M: WireMemory> To<'_, M> {
+    fn fill(&mut self, at: usize, from: Part<'_, M>) {
         match self {
-            To::Memory(memory) => wire.copy(from, memory, at),
-            To::Bytes(bytes) => wire.read(from.memory, from.at, &mut bytes[at..at + from.length]),
+            To::Memory(memory) => from.copy(memory, at),
+            To::Bytes(bytes) => from.memory.read(from.at, &mut bytes[at..at + from.length]),
         }
     }
 }
@@ -63,7 +63,7 @@ struct Moving<M> {
 /// Longest buffer in bytes.
 const LONGEST: u64 = 1 << 62;
 
-impl<M> Getting<M> {
+impl<M: WireMemory> Getting<M> {
     pub fn new() -> Getting<M> {
         Getting {
             gets: VecDeque::new(),
@@ -142,7 +142,7 @@ impl<M> Getting<M> {
             let left = room - taken;
             if let Some((bounced, from, to)) = &mut self.bounced {
                 let length = left.min(*to - *from);
-                into.fill(wire, taken, Part { memory: bounced, at: *from, length });
+                into.fill(taken, Part { memory: bounced, at: *from, length });
                 (taken, *from) = (taken + length, *from + length);
                 if from == to
                     && let Some((memory, ..)) = self.bounced.take()
@@ -158,7 +158,7 @@ impl<M> Getting<M> {
             match front.chunk {
                 Chunk::Data => {
                     let length = left.min(front.length);
-                    into.fill(wire, taken, Part { memory, at: front.at, length });
+                    into.fill(taken, Part { memory, at: front.at, length });
                     arrivals.got(length);
                     taken += length;
                 }

@@ -44,7 +44,7 @@ pub(crate) use post::number_of;
 use crate::error::PeerFailure;
 use crate::ring::{CompletionFlag, Receiver, RingConfig, Sender};
 use crate::slab::Id;
-use crate::wire::{Data, Lane, Rank, Wire};
+use crate::wire::{Data, Lane, Rank, Wire, WireMemory};
 use arrive::Arrivals;
 use get::{Getting, To};
 use packet::Control;
@@ -130,7 +130,7 @@ pub(crate) fn id_of(token: u64) -> Option<Id> {
     Id::from_wire(token & !(TOKEN | OF_PUT))
 }
 
-impl<M> Pipe<M> {
+impl<M: WireMemory> Pipe<M> {
     /// Opens one end, with memory that the peer may write to from now on. `number` identifies it among this
     /// rank's pipes to the peer.
     pub(crate) fn open<W: Wire<Memory = M>>(
@@ -406,7 +406,7 @@ impl<M> Pipe<M> {
 
     /// Handles control and pointers, and records arrived chunks.
     fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), PeerFailure> {
-        while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
+        while let Some(control) = packet::next_control(&self.memory, &mut self.control_in)? {
             self.heard = true;
             match control {
                 Control::End { total } => self.getting.end(total)?,
@@ -422,10 +422,10 @@ impl<M> Pipe<M> {
             }
         }
         if self.post.words {
-            self.heard |= self.putting.tail(wire.word(&self.memory, TAIL), false)?;
-            self.heard |= self.arrivals.head(wire.word(&self.memory, HEAD), false)?;
+            self.heard |= self.putting.tail(self.memory.word(TAIL), false)?;
+            self.heard |= self.arrivals.head(self.memory.word(HEAD), false)?;
         }
-        while let Some(freed) = self.arrivals.look(wire, &self.memory)? {
+        while let Some(freed) = self.arrivals.look(&self.memory)? {
             self.heard = true;
             self.putting.freed(freed)?;
         }

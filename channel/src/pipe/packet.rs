@@ -3,7 +3,7 @@
 use super::CONTROL;
 use crate::error::PeerFailure;
 use crate::ring::{Look, Receiver};
-use crate::wire::{Key, Wire};
+use crate::wire::{Key, WireMemory};
 
 /// Header bytes before the data of a chunk.
 pub(super) const HEADER: usize = 8;
@@ -114,14 +114,10 @@ impl Control {
 }
 
 /// The next control message received.
-pub(super) fn next_control<W: Wire>(
-    wire: &W,
-    memory: &W::Memory,
-    ring: &mut Receiver,
-) -> Result<Option<Control>, PeerFailure> {
+pub(super) fn next_control(memory: &impl WireMemory, ring: &mut Receiver) -> Result<Option<Control>, PeerFailure> {
     let Some(place) = ring.place() else { return Ok(None) };
     let broken = PeerFailure::Broken("its pipe has a malformed control message");
-    let (at, length) = match ring.look(wire.word(memory, CONTROL + place)) {
+    let (at, length) = match ring.look(memory.word(CONTROL + place)) {
         Look::Empty => return Ok(None),
         Look::Broken => return Err(broken),
         Look::Message { at, length } => (at, length),
@@ -130,7 +126,7 @@ pub(super) fn next_control<W: Wire>(
     if length != LONGEST {
         return Err(broken);
     }
-    wire.read(memory, CONTROL + at, &mut bytes);
+    memory.read(CONTROL + at, &mut bytes);
     ring.free();
     Control::decode(&bytes).map(Some).ok_or(broken)
 }

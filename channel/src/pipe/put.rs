@@ -6,7 +6,7 @@ use super::{Config, Fault, HEAD, Outcome, RING, Step};
 use crate::error::PeerFailure;
 use crate::ring::Sender;
 use crate::slab::Id;
-use crate::wire::{Data, Key, Lane, Part, Rail, RailKind, Request, Wire};
+use crate::wire::{Data, Key, Lane, Part, Rail, RailKind, Request, Wire, WireMemory};
 use std::collections::VecDeque;
 
 pub(super) struct Putting<M> {
@@ -355,11 +355,11 @@ fn staging(length: usize) -> Option<Vec<u8>> {
 }
 
 /// Copies `data` into staging memory.
-fn stage<'s, W: Wire>(wire: &W, data: Data<'_, W::Memory>, staging: &'s mut [u8]) -> Data<'s, W::Memory> {
+fn stage<'s, M: WireMemory>(data: Data<'_, M>, staging: &'s mut [u8]) -> Data<'s, M> {
     let there = &mut staging[..data.length()];
     match data {
         Data::None => {}
-        Data::Of(part) => wire.read(part.memory, part.at, there),
+        Data::Of(part) => part.memory.read(part.at, there),
         Data::Bytes(bytes) => there.copy_from_slice(bytes),
     }
     Data::Bytes(there)
@@ -371,7 +371,7 @@ impl Way {
         match self {
             Way::Bytes { size, chunk, head, tail, staging, .. } => {
                 let most = data.length().min((*size - (*head - *tail)) as usize);
-                let from = stage(wire, data.stretch(0, most), staging);
+                let from = stage(data.stretch(0, most), staging);
                 while moved < most {
                     let at = (*head % *size) as usize;
                     let length = (most - moved).min(*chunk).min(*size as usize - at);
@@ -387,7 +387,7 @@ impl Way {
                 let free = (ring.shape.slots - ring.flying()) as usize;
                 let most = data.length().min(free * *payload);
                 let from = match staging {
-                    Some(staging) => stage(wire, data.stretch(0, most), staging),
+                    Some(staging) => stage(data.stretch(0, most), staging),
                     None => data,
                 };
                 let (head, bytes) = Chunk::Data.encode(freed);

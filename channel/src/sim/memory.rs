@@ -1,5 +1,6 @@
 //! Simulated memory, whose bytes are described rather than stored: messages of megabytes cost nothing.
 
+use crate::wire::WireMemory;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -107,13 +108,6 @@ impl Memory {
         self.write(bit / 8, &said(&[byte[0] ^ 1 << (bit % 8)], 0));
     }
 
-    /// Copies bytes out.
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        for run in self.slice(at, into.len()) {
-            (0..run.length).for_each(|i| into[run.at + i] = run.what.byte(i));
-        }
-    }
-
     pub(super) fn is(&self, other: &Memory) -> bool {
         Rc::ptr_eq(&self.bytes, &other.bytes)
     }
@@ -168,6 +162,24 @@ impl Memory {
             runs[first - 1].length += head.length;
         }
         runs.splice(first..last, new);
+    }
+}
+
+impl WireMemory for Memory {
+    fn read(&self, at: usize, into: &mut [u8]) {
+        for run in self.slice(at, into.len()) {
+            (0..run.length).for_each(|i| into[run.at + i] = run.what.byte(i));
+        }
+    }
+
+    fn copy(&self, at: usize, length: usize, to: &Self, to_at: usize) {
+        to.write(to_at, &self.slice(at, length));
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let mut word = [0; 8];
+        self.read(at, &mut word);
+        u64::from_le_bytes(word)
     }
 }
 

@@ -365,18 +365,4 @@ impl Wire for SimWire {
     fn now(&self) -> u64 {
         self.net.borrow().now
     }
-
-    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    fn word(&self, ring: &Memory, at: usize) -> u64 {
-        let mut word = [0; 8];
-        ring.read(at, &mut word);
-        u64::from_le_bytes(word)
-    }
-
-    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
-        to.write(at, &from.memory.slice(from.at, from.length));
-    }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Spread;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, WireMemory};
 use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Wires = Delivery<SimWire>;
@@ -368,18 +368,6 @@ impl Wire for Mute {
     fn now(&self) -> u64 {
         self.wire.now()
     }
-
-    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
-        self.wire.read(memory, at, into);
-    }
-
-    fn word(&self, ring: &Memory, at: usize) -> u64 {
-        self.wire.word(ring, at)
-    }
-
-    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
-        self.wire.copy(from, to, at);
-    }
 }
 
 #[test]
@@ -435,7 +423,7 @@ fn duplicated_datagrams_are_delivered_once() {
         while let Some(event) = sim.engine(1).wire().poll() {
             if let Event::Arrived { slot, at, length, .. } = event {
                 let mut byte = [0];
-                sim.engine(1).wire().read(&slot, at, &mut byte);
+                slot.read(at, &mut byte);
                 came.push((byte[0], length));
                 sim.engine(1).wire().give(slot);
             }

@@ -1,7 +1,7 @@
 //! The short path: a message in a ring is received without a request, and overtakes no other message.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::wire::{Data, Part, Rail, RailKind};
+use transom_channel::wire::{Data, Part, Rail, RailKind, WireMemory};
 use transom_channel::{Config, Error, Rank, RecvInfo, RecvTarget, Select, Short};
 
 fn of(tag: Option<u32>) -> Select {

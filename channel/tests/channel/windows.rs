@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Stripe;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Window};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, Window};
 use transom_channel::{Config, Counters, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Job = Sim<Delivery<SimWire>>;
@@ -319,18 +319,6 @@ impl Wire for Ending {
 
     fn now(&self) -> u64 {
         self.wire.now()
-    }
-
-    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
-        self.wire.read(memory, at, into);
-    }
-
-    fn word(&self, ring: &Memory, at: usize) -> u64 {
-        self.wire.word(ring, at)
-    }
-
-    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
-        self.wire.copy(from, to, at);
     }
 }
 

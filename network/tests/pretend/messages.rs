@@ -3,6 +3,7 @@
 use crate::network::{Pretend, on_hosts};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use transom_channel::wire::WireMemory;
 use transom_channel::{Changes, Config, Engine, Id, RecvTarget, Select};
 use transom_network::{Hybrid, Transport};
 use transom_shm_loopback::messages::Bytes;

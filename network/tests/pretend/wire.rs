@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use transom_channel::Wire;
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, RailKind, Rank, Request};
+use transom_channel::wire::{Busy, Event, Key, Lane, Rail, RailKind, Rank, Request, WireMemory};
 use transom_network::NetworkWire;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Naps, ProgressHook, ShmWire, Waiter};
@@ -99,7 +99,7 @@ impl Wire for PretendWire {
         Some(match self.wire.poll()? {
             Event::Arrived { lane, slot, at, length } => {
                 let mut bytes = vec![0; length].into_boxed_slice();
-                self.wire.read(&slot, at, &mut bytes);
+                slot.read(at, &mut bytes);
                 self.wire.give(slot);
                 Event::Arrived { lane, slot: Bytes::owned(bytes), at: 0, length }
             }
@@ -109,17 +109,5 @@ impl Wire for PretendWire {
 
     fn now(&self) -> u64 {
         self.wire.now()
-    }
-
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        self.wire.read(memory, at, into);
-    }
-
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        self.wire.word(ring, at)
-    }
-
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        self.wire.copy(from, to, at);
     }
 }

@@ -7,7 +7,9 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use transom_channel::wire::WireMemory;
 
 /// A handle on bytes in a cell of the inbox, in a ring, or in a buffer of the program.
 ///
@@ -217,43 +219,6 @@ impl Bytes {
         }
     }
 
-    /// The word at offset `at` of a ring.
-    ///
-    /// # Panics
-    /// If the handle is not a ring, or the word is out of bounds or misaligned.
-    #[inline(always)]
-    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
-        let (place, true) = self.place(at, 8) else { panic!("only rings have words") };
-        let place = place.cast::<u64>();
-        if !place.is_aligned() {
-            outside(at, 8, self.len());
-        }
-        // SAFETY: within shared memory that this handle keeps, and aligned; accessed only by atomics and `copy`.
-        unsafe { AtomicU64::from_ptr(place) }
-    }
-
-    /// Copies bytes at offset `at` into a slice.
-    ///
-    /// # Panics
-    /// If the range is out of bounds.
-    #[inline(always)]
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        match self.place(at, into.len()) {
-            // SAFETY: within shared memory, which is accessed only by atomics and `copy`.
-            (from, true) => unsafe {
-                if let Ok(head) = into.try_into() {
-                    copy::from_shared_32(from, head)
-                } else if into.len() == 8 {
-                    copy::from_shared(from, &mut into[..8])
-                } else {
-                    copy::from_shared(from, into)
-                }
-            },
-            // SAFETY: within a buffer that is not modified meanwhile; a slice of another owner does not overlap it.
-            (from, false) => unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) },
-        }
-    }
-
     /// Copies bytes of a buffer to shared memory.
     ///
     /// # Safety
@@ -273,19 +238,53 @@ impl Bytes {
         assert!(matches!(self.0, Kind::Here { writable: true, .. }), "a target is a writable buffer");
         self.place(at, length).0
     }
+}
 
-    /// Copies bytes from one handle to another.
-    ///
-    /// # Panics
-    /// If a range is out of bounds, or `to` is not writable.
+impl WireMemory for Bytes {
     #[inline(always)]
-    pub fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
+    fn read(&self, at: usize, into: &mut [u8]) {
+        match self.place(at, into.len()) {
+            // SAFETY: within shared memory, which is accessed only by atomics and `copy`.
+            (from, true) => unsafe {
+                if let Ok(head) = into.try_into() {
+                    copy::from_shared_32(from, head)
+                } else if into.len() == 8 {
+                    copy::from_shared(from, &mut into[..8])
+                } else {
+                    copy::from_shared(from, into)
+                }
+            },
+            // SAFETY: within a buffer that is not modified meanwhile; a slice of another owner does not overlap it.
+            (from, false) => unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) },
+        }
+    }
+
+    #[inline(always)]
+    fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
         let to = to.writable(to_at, length);
         match self.place(at, length) {
             // SAFETY: the source is within shared memory; the target is within a buffer that only this engine accesses.
             (from, true) => unsafe { copy::from_shared(from, std::slice::from_raw_parts_mut(to, length)) },
             // SAFETY: both ranges are within buffers that no other code modifies.
             (from, false) => unsafe { std::ptr::copy(from, to, length) },
+        }
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize) -> u64 {
+        let place = self.place(at, 8).0.cast::<u64>();
+        if !place.is_aligned() {
+            outside(at, 8, self.len());
+        }
+        // SAFETY: within memory that this handle keeps, and aligned. Memory that ranks share is accessed only by atomics
+        // and `copy`; a buffer is not modified during this call, except by its adapter.
+        unsafe { AtomicU64::from_ptr(place) }.load(SeqCst)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: usize) {
+        if let Kind::Ring { start, .. } = &self.0 {
+            copy::prefetch::<false>(start.as_ptr().wrapping_add(at));
         }
     }
 }

@@ -485,31 +485,10 @@ impl Wire for ShmWire {
     }
 
     #[inline(always)]
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, ring: &Bytes, at: usize) {
-        if let Kind::Ring { start, .. } = &ring.0 {
-            crate::copy::prefetch::<false>(start.as_ptr().wrapping_add(at));
-        }
-    }
-
-    #[inline(always)]
     fn prefetch_to_write(&self, peer: Rank, at: usize) {
         if let Some((_, Some(ring))) = &self.peers[peer as usize].ring {
             ring.prefetch::<true>(at);
         }
-    }
-
-    #[inline(always)]
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        ring.word(at).load(SeqCst)
-    }
-
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        from.memory.copy(from.at, from.length, to, at);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Release};
 use transom_channel::wire::{Key, Rank};
 use transom_shm_loopback::messages::{Bytes, Owner};
 
@@ -71,17 +71,10 @@ fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     };
 }
 
-/// Reads a word of a ring.
-pub fn word(ring: &Bytes, at: usize) -> u64 {
-    assert!(at.is_multiple_of(8) && at + 8 <= ring.len(), "a word of the ring");
-    let start = ring.start().expect("a ring is memory of this rank's");
-    // SAFETY: in bounds and aligned; alive as long as the handle, and written as atomics.
-    unsafe { AtomicU64::from_ptr(start.add(at).as_ptr().cast()) }.load(Acquire)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use transom_channel::wire::WireMemory;
 
     #[test]
     fn puts_outside_a_ring_are_refused() {
@@ -89,12 +82,12 @@ mod tests {
         let (ring, key) = rings.add(3, 60);
         assert_eq!(ring.len(), 64);
         assert!(rings.write(3, key, 4, &[1, 2, 3, 4]) && rings.write(3, key, 0, &[9; 16]));
-        assert_eq!([0, 8, 16].map(|at| word(&ring, at)), [0x0909_0909_0909_0909, 0x0909_0909_0909_0909, 0]);
+        assert_eq!([0, 8, 16].map(|at| ring.word(at)), [0x0909_0909_0909_0909, 0x0909_0909_0909_0909, 0]);
         assert!(!rings.write(2, key, 0, &[1]), "another peer");
         assert!(!rings.write(3, key, 57, &[1; 8]) && !rings.write(3, key, u64::MAX, &[1]));
         assert!(!rings.write(3, Key { address: 2, key: 0 }, 0, &[1]), "a ring that never was");
         rings.remove(key);
         assert!(rings.write(3, key, 0, &[1]), "a late put is ignored");
-        assert_eq!(word(&ring, 0), 0x0909_0909_0909_0909);
+        assert_eq!(ring.word(0), 0x0909_0909_0909_0909);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::gone::Gone;
 use super::packet::{PACKET, Packet, head};
-use super::ring::{self, Rings};
+use super::ring::Rings;
 use crate::carrier::{Carrier, Socket, malformed};
 use crate::endpoint::{Endpoint, is_oversubscribed};
 use crate::greet::Use;
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use transom_channel::Wire;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Rank, Request, Why, WireMemory};
 use transom_launch::lock;
 use transom_locks::Awaited;
 use transom_network::{Bootstrap, Node};
@@ -450,18 +450,6 @@ impl Wire for TcpWire {
     /// Queued packets are not with the kernel yet.
     fn due(&self) -> Option<u64> {
         (!self.sending.is_empty()).then(|| self.now())
-    }
-
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        ring::word(ring, at)
-    }
-
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        from.memory.copy(from.at, from.length, to, at);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::connect::Link;
 use crate::lane::{Signal, Stop};
 use crate::memory::Lent;
 use crate::wr::{RemoteAddress, Verb};
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why, WireMemory};
 use transom_shm_loopback::messages::Bytes;
 
 /// Target of a send: any receive buffer of the peer.

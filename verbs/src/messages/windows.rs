@@ -4,7 +4,7 @@ use super::wire::VerbsWire;
 use crate::wr::Piece;
 use transom_channel::Wire;
 use transom_channel::delivery::{PieceLoc, arrange};
-use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window};
+use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window, WireMemory};
 use transom_shm_loopback::messages::Bytes;
 
 impl VerbsWire {

@@ -18,11 +18,8 @@ use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Verb;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::{Duration, Instant};
-use transom_channel::wire::{
-    Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
-};
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire};
 use transom_channel::{Counters, Paths};
 use transom_network::Bootstrap;
 use transom_shm_loopback::Loopback;
@@ -447,22 +444,6 @@ impl Wire for VerbsWire {
 
     fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
-    }
-
-    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
-        memory.read(at, into);
-    }
-
-    fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= ring.len(), "a word of the ring");
-        let start = ring.start().expect("a ring is memory of this rank's");
-        // SAFETY: in bounds, and aligned because the ring begins at a page; alive as long as the handle; words of a
-        // ring are read by atomics only.
-        unsafe { AtomicU64::from_ptr(start.add(at).as_ptr().cast()) }.load(Acquire)
-    }
-
-    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
-        from.memory.copy(from.at, from.length, to, at);
     }
 }
 

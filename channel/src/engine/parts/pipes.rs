@@ -3,6 +3,7 @@
 use crate::pipe::Pipe;
 use crate::slab::{Id, Slab};
 use crate::wire::Rank;
+use crate::wire::WireMemory;
 
 /// Pipes of this rank by their numbers.
 pub struct Pipes<M> {
@@ -17,7 +18,7 @@ impl<M> Default for Pipes<M> {
     }
 }
 
-impl<M> Pipes<M> {
+impl<M: WireMemory> Pipes<M> {
     pub fn insert(&mut self, pipe: Pipe<M>) -> Id {
         let id = self.all.insert(pipe);
         self.all.get_mut(id).expect("the pipe was inserted").number(id);

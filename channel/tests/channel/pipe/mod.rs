@@ -9,7 +9,7 @@ mod random;
 
 use transom_channel::pipe::{Config as Pipe, Offer, Step};
 use transom_channel::sim::{Memory, Sim};
-use transom_channel::wire::{Rail, RailKind};
+use transom_channel::wire::{Rail, RailKind, WireMemory};
 use transom_channel::{Id, Rank};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];

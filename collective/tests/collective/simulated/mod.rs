@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use transom_channel::sim::{Memory, Sim};
+use transom_channel::wire::WireMemory;
 use transom_channel::{Cancelled, Completion, Error, Id, PeerFailure, RecvTarget, Select};
 use transom_collective::{Algorithm, Call, Local, Order, Place, Plan, Shape, Span};
 
