@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, NAMED, Named, Paths};
 pub use counters::Counters;
-pub use engine::{Cancelled, Channels, Completion, Engine, Kept, RecvBuf, RecvInfo, RecvTarget, Short, Waits};
+pub use engine::{AtPeer, Cancelled, Channels, Completion, Engine, RecvBuf, RecvInfo, RecvTarget, Short, Waits};
 pub use error::{Error, PeerFailure, Status};
 pub use matching::Select;
 pub use slab::{Id, Slab};

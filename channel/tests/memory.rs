@@ -5,7 +5,7 @@
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::wire::{Rail, RailKind};
 use transom_channel::{Changes, Config, Rank, RecvTarget, Select};
 
@@ -43,7 +43,7 @@ fn exchange(sim: &mut Sim<Wires>, pairs: impl Iterator<Item = (Rank, Rank)> + Cl
     for _ in 0..messages {
         for (from, to) in pairs.clone().flat_map(|(a, b)| [(a, b), (b, a)]) {
             sim.engine(to).receive(Select { context: 0, source: Some(from), tag: None }, RecvTarget::Allocate);
-            sim.engine(from).send(to, 0, 0, Memory::pattern(1, 8), 8, false);
+            sim.engine(from).send(to, 0, 0, SimMemory::pattern(1, 8), 8, false);
             sim.wake(from, 0);
         }
         while let Some(rank) = sim.step() {

@@ -28,5 +28,5 @@ pub use algorithms::{
     neighbours, reduce_scatter_v, scatter_v,
 };
 pub use hosts::{Hosts, Rank};
-pub use plan::{Call, Local, Order, Place, Plan, Round, Shape, Span, block};
+pub use plan::{Call, Local, Order, Plan, PlanBuffer, Round, Shape, Span, block};
 pub use rules::{Rules, RulesError};

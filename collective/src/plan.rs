@@ -65,7 +65,7 @@ pub struct Shape<'h> {
 
 /// A memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum PlanBuffer {
     /// The program's input, which is only read. One block per rank in a reduce-scatter, an all-to-all, and at the root
     /// of a scatter; this rank's block in the gathers.
     Given,
@@ -79,7 +79,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The memory that holds the elements.
-    pub place: Place,
+    pub place: PlanBuffer,
     /// Index of the first element.
     pub start: usize,
     /// Number of elements.
@@ -219,17 +219,17 @@ impl Call {
 impl Span {
     /// A span of the input.
     pub(crate) fn given(range: Range<usize>) -> Span {
-        Span { place: Place::Given, start: range.start, len: range.len() }
+        Span { place: PlanBuffer::Given, start: range.start, len: range.len() }
     }
 
     /// A span of the result.
     pub(crate) fn data(range: Range<usize>) -> Span {
-        Span { place: Place::Data, start: range.start, len: range.len() }
+        Span { place: PlanBuffer::Data, start: range.start, len: range.len() }
     }
 
     /// A span of scratch memory.
     pub(crate) fn scratch(range: Range<usize>) -> Span {
-        Span { place: Place::Scratch, start: range.start, len: range.len() }
+        Span { place: PlanBuffer::Scratch, start: range.start, len: range.len() }
     }
 }
 
@@ -293,9 +293,9 @@ impl Plan {
     pub(crate) fn moved(mut self, ranks: &[Rank], given: Span, data: Span, scratch: usize) -> Plan {
         let span = |span: &mut Span| {
             let (place, start) = match span.place {
-                Place::Given => (given.place, given.start),
-                Place::Data => (data.place, data.start),
-                Place::Scratch => (Place::Scratch, scratch),
+                PlanBuffer::Given => (given.place, given.start),
+                PlanBuffer::Data => (data.place, data.start),
+                PlanBuffer::Scratch => (PlanBuffer::Scratch, scratch),
             };
             *span = Span { place, start: start + span.start, len: span.len };
         };

@@ -7,7 +7,7 @@ use transom_channel::{Changes, Config};
 use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_shm_loopback::{Region, View};
-use transom_windows::{BoxBytes, FabricError, Memory, OobExchange, Wait};
+use transom_windows::{BoxBytes, BufferMemory, FabricError, OobExchange, Wait};
 
 /// Executor of the atomics that peers request on memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,8 +178,8 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     }
 
     /// [`Fabric::buffer`](transom_windows::Fabric::buffer).
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
-        Memory::plain(bytes)
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
+        BufferMemory::plain(bytes)
     }
 
     /// [`Fabric::start_cas`](transom_windows::Fabric::start_cas), on own words too under [`Atomics::Adapter`].

@@ -1,6 +1,6 @@
 //! The blocks of memory of a job that a process knows: its ranks' own, and mapped ones of other processes.
 
-use crate::memory::{Memory, View};
+use crate::memory::{MemoryBlock, View};
 use foldhash::fast::RandomState;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ pub(crate) struct Blocks(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    by_tag: HashMap<u64, Block, RandomState>,
+    by_tag: HashMap<u64, ListedBlock, RandomState>,
     /// Blocks of this process's ranks, by the address of their bytes: {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
     /// Buffers of other processes, by tag, with the owner's process number. They stay mapped until the owner gives them
@@ -20,8 +20,8 @@ struct Known {
     kept: HashMap<u64, (u64, View), RandomState>,
 }
 
-struct Block {
-    memory: Weak<Memory>,
+struct ListedBlock {
+    memory: Weak<MemoryBlock>,
     /// The address of its bytes, if the block belongs to a rank of this process.
     own: Option<usize>,
 }
@@ -40,31 +40,31 @@ impl Blocks {
 
     /// Adds a block that a rank of this process has made. Other ranks may map it by a descriptor until it is
     /// [removed](Self::remove).
-    pub fn add(&self, tag: u64, memory: &Arc<Memory>, fd: Option<u32>) {
+    pub fn add(&self, tag: u64, memory: &Arc<MemoryBlock>, fd: Option<u32>) {
         let mut known = self.lock();
         let start = memory.start().as_ptr().addr();
-        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: Some(start) });
+        known.by_tag.insert(tag, ListedBlock { memory: Arc::downgrade(memory), own: Some(start) });
         known.own.insert(start, (tag, fd));
     }
 
     /// Removes a block of a rank of this process.
     pub fn remove(&self, tag: u64) {
         let mut known = self.lock();
-        if let Some(Block { own: Some(start), .. }) = known.by_tag.remove(&tag) {
+        if let Some(ListedBlock { own: Some(start), .. }) = known.by_tag.remove(&tag) {
             known.own.remove(&start);
         }
     }
 
     /// Adds a block of another process that is mapped here. The entry is removed with the last view of the block.
-    pub fn note(self: &Arc<Self>, tag: u64, mut memory: Memory) -> Arc<Memory> {
+    pub fn note(self: &Arc<Self>, tag: u64, mut memory: MemoryBlock) -> Arc<MemoryBlock> {
         memory.noted = Some(Noted { blocks: Arc::downgrade(self), tag });
         let memory = Arc::new(memory);
-        self.lock().by_tag.insert(tag, Block { memory: Arc::downgrade(&memory), own: None });
+        self.lock().by_tag.insert(tag, ListedBlock { memory: Arc::downgrade(&memory), own: None });
         memory
     }
 
     /// [`note`](Self::note) for a block that stays mapped until its owner, identified by process number, gives it up.
-    pub fn keep(self: &Arc<Self>, owner: u64, tag: u64, memory: Memory) -> Arc<Memory> {
+    pub fn keep(self: &Arc<Self>, owner: u64, tag: u64, memory: MemoryBlock) -> Arc<MemoryBlock> {
         self.sweep();
         let memory = self.note(tag, memory);
         let replaced = self.lock().kept.insert(tag, (owner, View::whole(&memory)));
@@ -100,12 +100,12 @@ impl Blocks {
     }
 
     /// The block with this tag, if it is mapped here.
-    pub fn get(&self, tag: u64) -> Option<Arc<Memory>> {
+    pub fn get(&self, tag: u64) -> Option<Arc<MemoryBlock>> {
         self.lock().by_tag.get(&tag)?.memory.upgrade()
     }
 
     /// The block with this tag, if it belongs to a rank of this process.
-    pub fn of_this_process(&self, tag: u64) -> Option<Arc<Memory>> {
+    pub fn of_this_process(&self, tag: u64) -> Option<Arc<MemoryBlock>> {
         self.lock().by_tag.get(&tag).filter(|block| block.own.is_some())?.memory.upgrade()
     }
 
@@ -155,8 +155,8 @@ impl Drop for Forget {
 mod tests {
     use super::*;
 
-    fn block(tag: u64, bytes: usize) -> Arc<Memory> {
-        Arc::new(Memory::heap(bytes, tag).unwrap())
+    fn block(tag: u64, bytes: usize) -> Arc<MemoryBlock> {
+        Arc::new(MemoryBlock::heap(bytes, tag).unwrap())
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let (blocks, one, two) = (Blocks::default(), block(1, 1000), block(2, 64));
         blocks.add(1, &one, None);
         blocks.add(2, &two, Some(7));
-        let at = |memory: &Memory, offset: usize| memory.start().as_ptr().addr() + offset;
+        let at = |memory: &MemoryBlock, offset: usize| memory.start().as_ptr().addr() + offset;
         assert_eq!(blocks.containing(at(&one, 0), 1000), Some(Found { tag: 1, fd: None }));
         assert_eq!(blocks.containing(at(&one, 999), 1), Some(Found { tag: 1, fd: None }));
         assert_eq!(blocks.containing(at(&two, 10), 54), Some(Found { tag: 2, fd: Some(7) }));
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn kept_block_stays_until_its_owner_frees_it() {
         let blocks = Arc::<Blocks>::default();
-        let memory = blocks.keep(1, 5, Memory::heap(64, 5).unwrap());
+        let memory = blocks.keep(1, 5, MemoryBlock::heap(64, 5).unwrap());
         let weak = Arc::downgrade(&memory);
         memory.header().give_up();
         drop(memory);
@@ -194,7 +194,7 @@ mod tests {
     fn kept_blocks_of_a_lost_rank_are_freed() {
         let blocks = Arc::<Blocks>::default();
         for (owner, tag) in [(1, 6), (2, 7)] {
-            drop(blocks.keep(owner, tag, Memory::heap(64, tag).unwrap()));
+            drop(blocks.keep(owner, tag, MemoryBlock::heap(64, tag).unwrap()));
         }
         blocks.forget(1);
         assert!(blocks.get(6).is_none() && blocks.get(7).is_some());
@@ -204,12 +204,12 @@ mod tests {
     fn noted_block_is_listed_until_its_last_view_goes() {
         let blocks = Arc::<Blocks>::default();
         let listed = || blocks.lock().by_tag.len();
-        let first = blocks.note(8, Memory::heap(64, 8).unwrap());
+        let first = blocks.note(8, MemoryBlock::heap(64, 8).unwrap());
         let view = View::whole(&first);
         drop(first);
         assert_eq!(listed(), 1, "a view is left");
         // The block is mapped a second time before the first mapping is dropped.
-        let second = blocks.note(8, Memory::heap(64, 8).unwrap());
+        let second = blocks.note(8, MemoryBlock::heap(64, 8).unwrap());
         drop(view);
         assert!(blocks.get(8).is_some(), "the entry is of the second mapping");
         drop(second);

@@ -2,7 +2,7 @@
 
 use crate::blocks::Blocks;
 use crate::loopback::Membership;
-use crate::memory::{HEADER, Memory};
+use crate::memory::{HEADER, MemoryBlock};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use transom_windows::FabricError;
 pub(crate) struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBlock>,
     tag: u64,
     blocks: Arc<Blocks>,
     /// The descriptor by which other ranks map it; `None` where they are threads.

@@ -8,7 +8,7 @@
 //! Every rank writes it, so values read from it are checked.
 
 use crate::key::Key;
-use crate::memory::{HEADER, Memory, View};
+use crate::memory::{HEADER, MemoryBlock, View};
 use crate::progress::Progress;
 use crate::{copy, cores, system, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,14 +85,14 @@ impl Control {
     }
 
     /// Creates a control block. Called by the process that starts the job.
-    pub fn create(memory: Arc<Memory>, ranks: usize) -> Self {
+    pub fn create(memory: Arc<MemoryBlock>, ranks: usize) -> Self {
         let control = Self::lay_out(memory, ranks);
         control.top_word(RANKS).store(ranks as u64, SeqCst);
         control
     }
 
     /// Opens a control block that another process created.
-    pub fn open(memory: Arc<Memory>, ranks: usize) -> Result<Self, FabricError> {
+    pub fn open(memory: Arc<MemoryBlock>, ranks: usize) -> Result<Self, FabricError> {
         let control = Self::lay_out(memory, ranks);
         match control.top_word(RANKS).load(SeqCst) {
             found if found == ranks as u64 => Ok(control),
@@ -100,7 +100,7 @@ impl Control {
         }
     }
 
-    fn lay_out(memory: Arc<Memory>, ranks: usize) -> Self {
+    fn lay_out(memory: Arc<MemoryBlock>, ranks: usize) -> Self {
         let stride = HEADER + block_bytes(ranks);
         let block = |rank| View::nested(&memory, TOP + rank * stride, block_bytes(ranks));
         Control {
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn rank_that_has_not_joined_has_not_failed() {
-        let memory = Memory::heap(Control::bytes(2).unwrap(), 1).unwrap();
+        let memory = MemoryBlock::heap(Control::bytes(2).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 2);
         for (said, failed) in [(0, None), (1, Some(0)), (2, Some(1)), (3, None), (u64::MAX, None)] {
             control.top_word(FAILED).store(said, SeqCst);
@@ -545,7 +545,7 @@ mod tests {
     /// Ranks meet before they know each other's cores; that must not fix how they wait.
     #[test]
     fn cached_core_count_follows_the_exchange() {
-        let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
+        let memory = MemoryBlock::heap(Control::bytes(1).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 1);
         assert!(!control.is_oversubscribed(), "a rank alone shares no core");
         control.set_oversubscribed(true);

@@ -4,14 +4,14 @@ use crate::buffer::Buffer;
 use crate::cma::{self, CrossMemory};
 use crate::key::{CmaKey, InBlock, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
-use crate::memory::{Memory, View, Word};
+use crate::memory::{MemoryBlock, View, Word};
 use crate::{copy, limit, system, words};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
 use transom_windows::{
-    BoxBytes, Fabric, FabricError, Memory as UserBuffer, OobExchange, UpdateInPlace, UserMemory, Wait, Wake,
+    BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, UpdateInPlace, UserMemory, Wait, Wake,
 };
 
 /// Bytes of a page, the unit of a mapping.
@@ -76,13 +76,13 @@ impl Loopback {
 
 impl Membership {
     /// Creates zeroed memory that other ranks can map by its key; processes can while the descriptor is open.
-    pub(crate) fn block(&self, bytes: usize) -> Result<(Arc<Memory>, Key, Option<OwnedFd>), FabricError> {
+    pub(crate) fn block(&self, bytes: usize) -> Result<(Arc<MemoryBlock>, Key, Option<OwnedFd>), FabricError> {
         let tag = fresh_tag();
         let (memory, fd) = if self.across_processes {
-            let (memory, fd) = Memory::create(bytes, tag)?;
+            let (memory, fd) = MemoryBlock::create(bytes, tag)?;
             (memory, Some(fd))
         } else {
-            (Memory::heap(bytes, tag)?, None)
+            (MemoryBlock::heap(bytes, tag)?, None)
         };
         let memory = Arc::new(memory);
         self.blocks.add(tag, &memory, None);
@@ -127,7 +127,7 @@ impl Membership {
                 return Err(bad_key(format!("its block has {} bytes, expected {bytes}", memory.len()), None));
             }
             None if self.across_processes => {
-                let opened = Memory::open_of(key.pid, key.fd, Some(bytes), key.tag);
+                let opened = MemoryBlock::open_of(key.pid, key.fd, Some(bytes), key.tag);
                 let memory = opened.map_err(|(why, source)| match source {
                     // The key is fine; a limit was reached.
                     Some(source) if limit(&source).is_some() => system(why, source),
@@ -181,7 +181,7 @@ impl Fabric for Loopback {
         }
         match block {
             Some(part) => self.0.attach_in_block(rank, pid, part, bytes),
-            None => Ok(View::whole(&Arc::new(Memory::of_other_process(CrossMemory { rank, pid, start, bytes })))),
+            None => Ok(View::whole(&Arc::new(MemoryBlock::of_other_process(CrossMemory { rank, pid, start, bytes })))),
         }
     }
 
@@ -224,14 +224,14 @@ impl Fabric for Loopback {
 
     /// A block that begins on a page: other ranks map it, for long messages and for a window on the buffer. A short
     /// buffer is plain memory if no block is available, for example because no descriptor is left.
-    fn buffer(&self, bytes: usize) -> Result<UserBuffer, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         if bytes < PAGE || self.size() == 1 {
-            return UserBuffer::plain(bytes);
+            return BufferMemory::plain(bytes);
         }
         match Buffer::new(&self.0, bytes) {
             // SAFETY: bytes of a block, which stays mapped at its address.
-            Ok(block) => Ok(unsafe { UserBuffer::of(block) }),
-            Err(_) if bytes < crate::messages::BOTH_COPY_FROM => UserBuffer::plain(bytes),
+            Ok(block) => Ok(unsafe { BufferMemory::of(block) }),
+            Err(_) if bytes < crate::messages::BOTH_COPY_FROM => BufferMemory::plain(bytes),
             Err(error) => Err(error),
         }
     }

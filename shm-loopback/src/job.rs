@@ -5,7 +5,7 @@
 use crate::Loopback;
 use crate::control::Control;
 use crate::key::{Key, fresh_tag};
-use crate::memory::Memory;
+use crate::memory::MemoryBlock;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Job {
     /// ```
     pub fn create(ranks: usize) -> Result<Self, FabricError> {
         let tag = fresh_tag();
-        let (memory, fd) = Memory::create(Control::bytes(ranks)?, tag)?;
+        let (memory, fd) = MemoryBlock::create(Control::bytes(ranks)?, tag)?;
         Ok(Job { control: Control::create(Arc::new(memory), ranks), fd, tag })
     }
 
@@ -224,7 +224,7 @@ impl Invitation {
         if other == Some("PID") {
             return Err(refused("its process number is not valid in this namespace".into(), None));
         }
-        let opened = Memory::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
+        let opened = MemoryBlock::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
         let memory = opened.map_err(|(why, source)| refused(why, source))?;
         Control::open(Arc::new(memory), self.size)
     }
@@ -254,7 +254,7 @@ impl Loopback {
             );
             return Err(bad_key(why, None));
         }
-        let opened = Memory::open_of(pid, fd, Some(Control::bytes(processes.len())?), tag);
+        let opened = MemoryBlock::open_of(pid, fd, Some(Control::bytes(processes.len())?), tag);
         let memory = opened.map_err(|(why, source)| bad_key(why, source))?;
         Loopback::process(rank, Control::open(Arc::new(memory), processes.len())?, Some(processes))
     }

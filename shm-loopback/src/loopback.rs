@@ -5,7 +5,7 @@ use crate::blocks::{Blocks, Forget};
 use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
-use crate::memory::{Memory, View};
+use crate::memory::{MemoryBlock, View};
 use crate::messages::inbox::{self, Own};
 use crate::progress::Progress;
 use crate::reach::Reach;
@@ -114,7 +114,7 @@ impl Loopback {
     /// # Errors
     /// [`FabricError::System`] if no memory is available.
     pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
-        let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
+        let memory = Arc::new(MemoryBlock::heap(Control::bytes(ranks)?, fresh_tag())?);
         let control = Arc::new(Control::create(memory, ranks));
         control.set_oversubscribed(ranks > cores::usable());
         let blocks = Arc::new(Blocks::default());

@@ -62,7 +62,7 @@ pub(crate) const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER == 64 && align_of::<Header>() == 64);
 
 /// A block, mapped or allocated here.
-pub(crate) struct Memory {
+pub(crate) struct MemoryBlock {
     base: NonNull<u8>,
     /// Bytes after the header.
     bytes: usize,
@@ -85,11 +85,11 @@ enum Backing {
 
 // SAFETY: the block is accessed only through atomics and the copies of `copy`, from any thread; or in place, by a
 // program that guarantees exclusive access.
-unsafe impl Send for Memory {}
+unsafe impl Send for MemoryBlock {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for MemoryBlock {}
 
-impl Memory {
+impl MemoryBlock {
     /// Creates a zeroed memfd of `bytes` bytes after the header, with its size sealed, and maps it.
     pub fn create(bytes: usize, tag: u64) -> Result<(Self, OwnedFd), FabricError> {
         let all = with_header(bytes)?;
@@ -162,14 +162,19 @@ impl Memory {
         let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory(bytes))?;
         // SAFETY: the layout is not empty, since it has a header.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| no_memory(bytes))?;
-        let memory = Memory { base, bytes, backing: Backing::Heap(layout), noted: None };
+        let memory = MemoryBlock { base, bytes, backing: Backing::Heap(layout), noted: None };
         memory.sign(tag);
         Ok(memory)
     }
 
     /// Memory of another process that only system calls access.
     pub fn of_other_process(memory: CrossMemory) -> Self {
-        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::OtherProcess(memory), noted: None }
+        MemoryBlock {
+            base: NonNull::from(&NO_HEADER).cast(),
+            bytes: 0,
+            backing: Backing::OtherProcess(memory),
+            noted: None,
+        }
     }
 
     fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
@@ -182,7 +187,7 @@ impl Memory {
 
     fn mapped(map: MmapRaw, all: usize) -> Self {
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at address 0");
-        Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map }, noted: None }
+        MemoryBlock { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map }, noted: None }
     }
 
     fn sign(&self, tag: u64) {
@@ -249,7 +254,7 @@ static NO_HEADER: Header = Header {
     start: AtomicU64::new(0),
 };
 
-impl Drop for Memory {
+impl Drop for MemoryBlock {
     fn drop(&mut self) {
         if let Backing::Heap(layout) = self.backing {
             // SAFETY: allocated with this layout, and freed once.
@@ -284,17 +289,17 @@ pub struct View {
     words: usize,
     header: NonNull<Header>,
     /// Keeps all of the above mapped.
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBlock>,
 }
 
-// SAFETY: as for `Memory`.
+// SAFETY: as for `MemoryBlock`.
 unsafe impl Send for View {}
-// SAFETY: as for `Memory`.
+// SAFETY: as for `MemoryBlock`.
 unsafe impl Sync for View {}
 
 impl View {
     /// All bytes after the header.
-    pub(crate) fn whole(memory: &Arc<Memory>) -> Self {
+    pub(crate) fn whole(memory: &Arc<MemoryBlock>) -> Self {
         let header = NonNull::from(memory.header());
         View { start: memory.start(), len: memory.len(), words: memory.len(), header, memory: memory.clone() }
     }
@@ -308,7 +313,7 @@ impl View {
     pub fn empty() -> &'static Self {
         static EMPTY: LazyLock<View> = LazyLock::new(|| {
             let header = NonNull::from(&NO_HEADER);
-            let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
+            let none = MemoryBlock { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
             View { start: header.cast(), len: 0, words: 0, header, memory: Arc::new(none) }
         });
         &EMPTY
@@ -340,7 +345,7 @@ impl View {
     ///
     /// # Panics
     /// If it is not within the outer block.
-    pub(crate) fn nested(memory: &Arc<Memory>, offset: usize, len: usize) -> Self {
+    pub(crate) fn nested(memory: &Arc<MemoryBlock>, offset: usize, len: usize) -> Self {
         assert!(
             offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(),
             "a nested block lies within its memory"
@@ -350,7 +355,7 @@ impl View {
         View { start, len, words: len, header, memory: memory.clone() }
     }
 
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
+    pub(crate) fn memory(&self) -> &Arc<MemoryBlock> {
         &self.memory
     }
 
@@ -504,10 +509,10 @@ fn adapter_word() -> FabricError {
 pub struct Word {
     at: NonNull<AtomicU64>,
     /// Keeps the word mapped.
-    _memory: Arc<Memory>,
+    _memory: Arc<MemoryBlock>,
 }
 
-// SAFETY: as for `Memory`; the word is accessed only atomically.
+// SAFETY: as for `MemoryBlock`; the word is accessed only atomically.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}

@@ -3,7 +3,7 @@
 use crate::blocks::Blocks;
 use crate::cma::{self, CrossMemory};
 use crate::control::Control;
-use crate::memory::Memory;
+use crate::memory::MemoryBlock;
 use crate::{copy, exports};
 use std::sync::Arc;
 use transom_channel::wire::Key;
@@ -140,14 +140,14 @@ impl Reach {
 
     /// The block that contains the buffer of this key, if it is mapped here, or can be. `owner` is the number of the
     /// peer's process.
-    fn mapped(&self, owner: u64, key: Key) -> Option<Arc<Memory>> {
+    fn mapped(&self, owner: u64, key: Key) -> Option<Arc<MemoryBlock>> {
         if !self.across_processes {
             return None;
         }
         let fd = (key.address >> ADDRESS).checked_sub(1);
         self.blocks.get(key.key).or_else(|| {
             let (pid, fd) = (u32::try_from(owner).ok()?, fd? as u32);
-            let opened = Memory::open_of(pid, fd, None, key.key);
+            let opened = MemoryBlock::open_of(pid, fd, None, key.key);
             let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
             Some(self.blocks.keep(owner, key.key, memory))
         })
@@ -169,7 +169,7 @@ mod tests {
     /// The number of an ended process may belong to another process by now.
     #[test]
     fn ended_process_is_not_read_by_its_number() {
-        let control = Control::create(Arc::new(Memory::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
+        let control = Control::create(Arc::new(MemoryBlock::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
         control.enter(0).unwrap();
         let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());
         control.enter_as(1, peer.id());

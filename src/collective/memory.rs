@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
-use transom_collective::{Place, Span};
+use transom_collective::{PlanBuffer, Span};
 use transom_launch::lock;
 use transom_shm_loopback::messages::{Bytes, Owner};
 
@@ -87,9 +87,9 @@ impl CallBuffers {
     /// If the span is out of bounds; plans name only existing elements.
     fn at(&self, span: Span) -> (NonNull<u8>, usize) {
         let buffer = match span.place {
-            Place::Given => &self.given,
-            Place::Data => &self.data,
-            Place::Scratch => &self.scratch,
+            PlanBuffer::Given => &self.given,
+            PlanBuffer::Data => &self.data,
+            PlanBuffer::Scratch => &self.scratch,
         };
         let (start, size) = (buffer.start(), buffer.len());
         let (from, len) = (span.start * self.element, span.len * self.element);
@@ -122,7 +122,7 @@ impl CallBuffers {
     /// # Safety
     /// `self` must outlive the handle, and the elements must not be accessed while the handle exists.
     pub unsafe fn lend_mut(&mut self, span: Span) -> Bytes {
-        assert!(span.place != Place::Given, "the source buffer is read-only");
+        assert!(span.place != PlanBuffer::Given, "the source buffer is read-only");
         let (start, len) = self.at(span);
         // SAFETY: caller's contract; the buffer is writable.
         unsafe { Bytes::lent(start, len, true) }
@@ -136,7 +136,7 @@ impl CallBuffers {
     /// Calls `act` with the elements of `into` to write and those of `with` to read. The spans must not overlap or be
     /// lent to the engine.
     pub fn pair<R>(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8]) -> R) -> R {
-        assert!(into.place != Place::Given, "the source buffer is read-only");
+        assert!(into.place != PlanBuffer::Given, "the source buffer is read-only");
         let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
         let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
         assert!(a + into_len <= b || b + with_len <= a || into_len.min(with_len) == 0, "elements of a fold overlap");

@@ -58,7 +58,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use transom_channel::pipe::NO_OFFER;
 pub use transom_channel::pipe::{Config, Count, Fault, Step};
-use transom_channel::{Error as Failure, Id, Kept, Select};
+use transom_channel::{AtPeer, Error as Failure, Id, Select};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 
@@ -393,12 +393,12 @@ impl Pipe {
             Ok(match engine.pipe_get_here(self.id, into)? {
                 Ok(Some(0)) => None,
                 Ok(got) => Some(Ok(got.unwrap_or(0))),
-                Err(Kept) => Some(Err(Kept)),
+                Err(AtPeer) => Some(Err(AtPeer)),
             })
         })?;
         match got {
             Ok(got) => Ok(got),
-            Err(Kept) => {
+            Err(AtPeer) => {
                 let room = into.len();
                 // SAFETY: as in `write_some`.
                 let bytes = unsafe { hold::lend_mut(into) };

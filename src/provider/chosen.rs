@@ -11,7 +11,7 @@ use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{Loopback, Meet, View};
-use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, UserMemory, Wait, Wake};
 
 /// The bytes of a region that `provider` made.
 fn view_of<'r, P: JobProvider>(_: &P, on: &'r P::Region) -> &'r View {
@@ -235,7 +235,7 @@ impl Chosen {
         both!(self, moving, Transfer, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
-    pub(super) fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    pub(super) fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         each!(self, fabric => fabric.buffer(bytes))
     }
 

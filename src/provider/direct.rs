@@ -11,7 +11,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{Loopback, Meet, View, Word};
-use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
+use transom_windows::{
+    BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, UpdateInPlace, UserMemory, Wait, Wake,
+};
 
 /// The provider of a [`World`](crate::World): a handle of one rank.
 #[derive(Clone)]
@@ -254,7 +256,7 @@ impl Fabric for Provider {
         }
     }
 
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         self.chosen.buffer(bytes)
     }
 

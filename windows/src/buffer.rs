@@ -1,6 +1,6 @@
 //! Buffers for operations, kept ready by the provider: registered with the adapter, where there is one.
 
-use crate::{Fabric, FabricError, Memory};
+use crate::{BufferMemory, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -29,7 +29,7 @@ use std::ops::{Deref, DerefMut};
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
 pub struct Buffer<T> {
-    memory: Memory,
+    memory: BufferMemory,
     /// Bytes of the elements; the memory may be longer.
     bytes: usize,
     elements: PhantomData<T>,

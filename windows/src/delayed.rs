@@ -1,7 +1,7 @@
 //! A provider for tests, over another provider, that takes every liberty which [`Fabric`] leaves. A program, or this
 //! library, that forgets to order or to flush fails with it on one machine.
 
-use crate::{Fabric, FabricError, Memory, OobExchange, UserMemory, Wait, Wake};
+use crate::{BufferMemory, Fabric, FabricError, OobExchange, UserMemory, Wait, Wake};
 use bytemuck::allocation::BoxBytes;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -434,7 +434,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
         }
     }
 
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         self.line.fabric.buffer(bytes)
     }
 

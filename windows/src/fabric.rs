@@ -1,6 +1,6 @@
 //! The contract of a provider: registered memory that is accessed by key, and the verbs on it.
 
-use crate::{FabricError, Memory, UserMemory, Wait};
+use crate::{BufferMemory, FabricError, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
@@ -239,8 +239,8 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`FabricError::System`] if no memory is available.
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
-        Memory::plain(bytes)
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
+        BufferMemory::plain(bytes)
     }
 
     /// Starts a compare-and-swap of an aligned word.

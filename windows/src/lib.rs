@@ -68,7 +68,7 @@ pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};
 pub use local::Local;
-pub use memory::Memory;
+pub use memory::BufferMemory;
 pub use multi_lock::LockRanksEpoch;
 pub use number::Number;
 pub use op::{Atomic, Op};

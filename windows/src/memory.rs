@@ -9,15 +9,15 @@ use std::ops::{Deref, DerefMut};
 ///
 /// # Examples
 /// ```
-/// use transom_windows::Memory;
+/// use transom_windows::BufferMemory;
 /// let (give_back, back) = std::sync::mpsc::channel();
-/// let memory = Memory::kept(Memory::zeroed(100)?, move |bytes| give_back.send(bytes).unwrap());
+/// let memory = BufferMemory::kept(BufferMemory::zeroed(100)?, move |bytes| give_back.send(bytes).unwrap());
 /// assert_eq!(memory.len(), 4096);
 /// drop(memory);
 /// assert_eq!(back.recv().unwrap().len(), 4096);
 /// # Ok::<(), transom_windows::FabricError>(())
 /// ```
-pub struct Memory(Box<dyn Bytes>);
+pub struct BufferMemory(Box<dyn Bytes>);
 
 /// An owner of the bytes.
 trait Bytes: DerefMut<Target = [u8]> + Send + Sync {}
@@ -34,7 +34,7 @@ struct LoanedBytes<H: FnOnce(BoxBytes)> {
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-impl Memory {
+impl BufferMemory {
     /// Memory that the provider does not register.
     ///
     /// # Errors
@@ -42,19 +42,19 @@ impl Memory {
     ///
     /// # Examples
     /// ```
-    /// assert_eq!(transom_windows::Memory::plain(1)?[..], [0; 4096]);
+    /// assert_eq!(transom_windows::BufferMemory::plain(1)?[..], [0; 4096]);
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
     pub fn plain(bytes: usize) -> Result<Self, FabricError> {
-        Ok(Memory(Box::new(Self::zeroed(bytes)?)))
+        Ok(BufferMemory(Box::new(Self::zeroed(bytes)?)))
     }
 
     /// Memory that is passed to `home` when it is dropped.
     ///
     /// # Examples
-    /// See [`Memory`].
+    /// See [`BufferMemory`].
     pub fn kept(bytes: BoxBytes, home: impl FnOnce(BoxBytes) + Send + Sync + 'static) -> Self {
-        Memory(Box::new(LoanedBytes { bytes, home: Some(home) }))
+        BufferMemory(Box::new(LoanedBytes { bytes, home: Some(home) }))
     }
 
     /// Memory of any owner, which is dropped with this; it must begin on a page.
@@ -64,14 +64,14 @@ impl Memory {
     ///
     /// # Examples
     /// ```
-    /// use transom_windows::Memory;
+    /// use transom_windows::BufferMemory;
     /// // SAFETY: boxed bytes stay where they are.
-    /// let memory = unsafe { Memory::of(Memory::zeroed(100)?) };
+    /// let memory = unsafe { BufferMemory::of(BufferMemory::zeroed(100)?) };
     /// assert_eq!(memory[99], 0);
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
     pub unsafe fn of(bytes: impl DerefMut<Target = [u8]> + Send + Sync + 'static) -> Self {
-        Memory(Box::new(bytes))
+        BufferMemory(Box::new(bytes))
     }
 
     /// Allocates at least `bytes` zeroed bytes, in whole pages.
@@ -80,14 +80,14 @@ impl Memory {
     /// [`FabricError::System`] if no memory is available.
     ///
     /// # Examples
-    /// See [`Memory`].
+    /// See [`BufferMemory`].
     pub fn zeroed(bytes: usize) -> Result<BoxBytes, FabricError> {
         let pages = try_zeroed_slice_box::<Page>(bytes.div_ceil(size_of::<Page>()));
         pages.map(BoxBytes::from).map_err(|()| no_memory(bytes))
     }
 }
 
-impl Deref for Memory {
+impl Deref for BufferMemory {
     type Target = [u8];
 
     #[inline]
@@ -96,7 +96,7 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for BufferMemory {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0

@@ -24,7 +24,7 @@ mod short;
 mod tx;
 
 pub use inspect::{Channels, Waits};
-pub use pipes::Kept;
+pub use pipes::AtPeer;
 pub use request::{Cancelled, Completion, RecvTarget};
 pub use short::{RecvBuf, RecvInfo, Short};
 

@@ -10,7 +10,7 @@ use crate::wire::{Lane, Rank, Wire};
 
 /// The next bytes are in a buffer that the peer has offered or announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept;
+pub struct AtPeer;
 
 impl<W: Wire> Engine<W> {
     /// Opens one end of a pipe. The program sends the returned offer to the peer, and passes the peer's to
@@ -70,10 +70,10 @@ impl<W: Wire> Engine<W> {
     /// Like [`pipe_get`](Self::pipe_get), for a caller that can [start](Self::pipe_start_get) a get. The
     /// inner `Err` reports that the next bytes are in a buffer of the peer, so that this call would copy them
     /// once more.
-    pub fn pipe_get_here(&mut self, id: Id, into: &mut [u8]) -> Result<Result<Option<usize>, Kept>, Error> {
+    pub fn pipe_get_here(&mut self, id: Id, into: &mut [u8]) -> Result<Result<Option<usize>, AtPeer>, Error> {
         let got = self.get(id, into, false)?;
         let kept = got == Some(0) && self.pipes.get(id).is_some_and(Pipe::is_remote);
-        Ok(if kept { Err(Kept) } else { Ok(got) })
+        Ok(if kept { Err(AtPeer) } else { Ok(got) })
     }
 
     fn get(&mut self, id: Id, into: &mut [u8], bounce: bool) -> Result<Option<usize>, Error> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 /// Handle on simulated memory. A clone refers to the same memory.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct SimMemory {
     bytes: Rc<RefCell<Vec<Run>>>,
     length: usize,
     pub(super) is_slot: bool,
@@ -57,25 +57,25 @@ impl RunContent {
     }
 }
 
-impl Memory {
+impl SimMemory {
     /// Memory filled with zeros.
-    pub fn zero(length: usize) -> Memory {
-        Memory::of(length, RunContent::Zero)
+    pub fn zero(length: usize) -> SimMemory {
+        SimMemory::of(length, RunContent::Zero)
     }
 
     /// Memory filled with the bytes of message `seed`.
-    pub fn pattern(seed: u64, length: usize) -> Memory {
-        Memory::of(length, RunContent::Pattern(seed, 0))
+    pub fn pattern(seed: u64, length: usize) -> SimMemory {
+        SimMemory::of(length, RunContent::Pattern(seed, 0))
     }
 
     /// Memory with a copy of these bytes.
-    pub fn bytes(bytes: &[u8]) -> Memory {
-        Memory::of(bytes.len(), RunContent::Bytes(bytes.into(), 0))
+    pub fn bytes(bytes: &[u8]) -> SimMemory {
+        SimMemory::of(bytes.len(), RunContent::Bytes(bytes.into(), 0))
     }
 
-    fn of(length: usize, what: RunContent) -> Memory {
+    fn of(length: usize, what: RunContent) -> SimMemory {
         let runs = if length == 0 { Vec::new() } else { vec![Run { at: 0, length, what }] };
-        Memory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
+        SimMemory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
     }
 
     /// Length in bytes.
@@ -108,7 +108,7 @@ impl Memory {
         self.write(bit / 8, &said(&[byte[0] ^ 1 << (bit % 8)], 0));
     }
 
-    pub(super) fn is(&self, other: &Memory) -> bool {
+    pub(super) fn is(&self, other: &SimMemory) -> bool {
         Rc::ptr_eq(&self.bytes, &other.bytes)
     }
 
@@ -165,7 +165,7 @@ impl Memory {
     }
 }
 
-impl WireMemory for Memory {
+impl WireMemory for SimMemory {
     fn read(&self, at: usize, into: &mut [u8]) {
         for run in self.slice(at, into.len()) {
             (0..run.length).for_each(|i| into[run.at + i] = run.what.byte(i));

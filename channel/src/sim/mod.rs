@@ -7,7 +7,7 @@ pub mod skeletons;
 mod traffic;
 mod wire;
 
-pub use memory::Memory;
+pub use memory::SimMemory;
 pub use traffic::{Arrivals, Traffic, Volume};
 pub use wire::SimWire;
 
@@ -114,7 +114,7 @@ impl Default for Conditions {
 }
 
 /// A simulated job, whose ranks have wires of type `W`.
-pub struct Sim<W: Wire<Memory = Memory> = SimWire> {
+pub struct Sim<W: Wire<Memory = SimMemory> = SimWire> {
     net: Rc<RefCell<Net>>,
     engines: Vec<Engine<W>>,
     stopped: Vec<bool>,
@@ -132,12 +132,12 @@ impl Sim {
     }
 }
 
-impl<W: Wire<Memory = Memory>> Sim<W> {
+impl<W: Wire<Memory = SimMemory>> Sim<W> {
     /// A job of ranks with these configurations, whose wires are made by `over` from those of the network.
     ///
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
-    /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
+    /// use transom_channel::sim::{Conditions, Faults, SimMemory, Sim};
     /// use transom_channel::wire::RailKind;
     /// use transom_channel::{Config, RecvTarget, Select};
     ///
@@ -147,7 +147,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// let config = Config { rings: 0, zero_copy_from: u64::MAX, ..Config::default() };
     /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
     /// let length = 1 << 20;
-    /// sim.engine(0).send(1, 0, 5, Memory::pattern(42, length), length, false);
+    /// sim.engine(0).send(1, 0, 5, SimMemory::pattern(42, length), length, false);
     /// sim.engine(1).receive(Select { context: 0, source: None, tag: Some(5) }, RecvTarget::Allocate);
     /// sim.wake(0, 0);
     /// sim.wake(1, 0);
@@ -198,12 +198,12 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// Requests and bytes that a rank has posted, by rail.
     ///
     /// ```
-    /// use transom_channel::sim::{Conditions, Memory, Sim};
+    /// use transom_channel::sim::{Conditions, SimMemory, Sim};
     /// use transom_channel::{Config, RecvTarget, Select};
     ///
     /// let mut sim = Sim::new(7, 2, Conditions::default(), &Config::default())?;
     /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
-    /// sim.engine(0).send(1, 0, 0, Memory::zero(100), 100, false);
+    /// sim.engine(0).send(1, 0, 0, SimMemory::zero(100), 100, false);
     /// (0..2).for_each(|rank| sim.wake(rank, 0));
     /// while sim.step().is_some() {}
     /// let [first, ..] = sim.traffic(0);
@@ -268,7 +268,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     ///
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
-    /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
+    /// use transom_channel::sim::{Conditions, Faults, SimMemory, Sim};
     /// use transom_channel::wire::RailKind;
     /// use transom_channel::{Config, RecvTarget, Select};
     ///
@@ -278,7 +278,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// let config = Config { rings: 0, ..Config::default() };
     /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
     /// sim.mute(0, true);
-    /// sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+    /// sim.engine(0).send(1, 0, 0, SimMemory::zero(8), 8, false);
     /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
     /// (0..2).for_each(|rank| sim.wake(rank, 0));
     /// (0..100).for_each(|_| drop(sim.step()));

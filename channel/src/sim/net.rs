@@ -1,6 +1,6 @@
 //! The network of a simulated job: lanes in virtual time.
 
-use super::memory::{self, Memory, Run};
+use super::memory::{self, Run, SimMemory};
 use super::{Arrivals, Conditions, Faults, Traffic};
 use crate::wire::{Event, Key, Lane, Left, RAILS, RailKind, Rank, Why, Window};
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ pub(super) struct Net {
 #[derive(Default)]
 pub(super) struct SimRank {
     /// Events to poll, each with its lane.
-    pub inbox: VecDeque<(Lane, Event<Memory>)>,
+    pub inbox: VecDeque<(Lane, Event<SimMemory>)>,
     pub dead: bool,
     pub turn_at: Option<u64>,
     /// Number of slots that have arrived and were not given back.
@@ -49,7 +49,7 @@ pub(super) struct SimRank {
 
 /// Registered memory.
 pub(super) struct Keyed {
-    pub memory: Memory,
+    pub memory: SimMemory,
     pub rail: usize,
     /// Peer whose ring it is. Other peers that guess the key are refused, as where rings are mapped; an
     /// adapter would accept them.
@@ -61,7 +61,7 @@ pub(super) struct Keyed {
 /// A window, and the pieces that its receives have taken, in order.
 pub(super) struct Opened {
     pub lane: Lane,
-    pub memory: Memory,
+    pub memory: SimMemory,
     pub window: Window,
     pub came: Vec<u8>,
 }
@@ -72,7 +72,7 @@ pub(super) enum Thrown {
     Send(Vec<Run>),
     /// A piece for the window of key `to`. Its bytes are read on arrival.
     Piece {
-        from: Memory,
+        from: SimMemory,
         at: usize,
         length: usize,
         to: Key,
@@ -90,13 +90,13 @@ pub(super) struct Flights {
     /// Time since which the lane passes nothing.
     pub dark: Option<u64>,
     /// Requests that took effect, and the time until which this end does not know it.
-    landed: VecDeque<(u64, Left<Memory>)>,
+    landed: VecDeque<(u64, Left<SimMemory>)>,
 }
 
 pub(super) struct Flight {
     pub due: u64,
     /// The request as posted.
-    pub whole: Option<Left<Memory>>,
+    pub whole: Option<Left<SimMemory>>,
     pub what: Flying,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum Flying {
         immediate: Option<u32>,
     },
     Write {
-        from: Memory,
+        from: SimMemory,
         from_at: usize,
         length: usize,
         to: Key,
@@ -121,7 +121,7 @@ pub(super) enum Flying {
     Read {
         from: Key,
         at: usize,
-        into: Memory,
+        into: SimMemory,
         into_at: usize,
         length: usize,
         token: u64,
@@ -191,7 +191,7 @@ impl Net {
                         Told::Up(generation) if self.passes((rank, peer, rail), generation) => Event::Up(lane),
                         Told::Done(token, generation) if self.passes((rank, peer, rail), generation) => {
                             if let Some(flights) = self.lanes.get_mut(&(rank, peer, rail)) {
-                                let of = |left: &Left<Memory>| matches!(left, Left::Moved(of) if *of == token);
+                                let of = |left: &Left<SimMemory>| matches!(left, Left::Moved(of) if *of == token);
                                 let known = flights.landed.iter().position(|(_, left)| of(left));
                                 known.map(|known| flights.landed.remove(known));
                             }
@@ -323,7 +323,7 @@ impl Net {
 
     /// Removes a lane. Returns the requests that `me` had posted on it and does not know to have taken
     /// effect.
-    pub fn drain_failed(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
+    pub fn drain_failed(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<SimMemory>> {
         let (mut all, lane) = (Vec::new(), Lane { peer, rail });
         self.ranks[me as usize].inbox.retain(|(of, event)| match event {
             Event::Up(_) | Event::Cut(_) => *of != lane,
@@ -348,7 +348,7 @@ impl Net {
         self.rng.u64(self.conditions.latency.clone())
     }
 
-    fn tell(&mut self, rank: Rank, lane: Lane, event: Event<Memory>) {
+    fn tell(&mut self, rank: Rank, lane: Lane, event: Event<SimMemory>) {
         if !self.ranks[rank as usize].dead {
             self.ranks[rank as usize].inbox.push_back((lane, event));
             self.wake(rank);
@@ -507,10 +507,10 @@ impl Opened {
 }
 
 /// Places a send in a slot of the rank.
-fn arrived(place: &mut SimRank, lane: Lane, bytes: &[Run]) -> Event<Memory> {
+fn arrived(place: &mut SimRank, lane: Lane, bytes: &[Run]) -> Event<SimMemory> {
     place.slots += 1;
     place.arrivals.most = place.arrivals.most.max(place.slots);
-    let mut slot = Memory::zero(memory::length(bytes));
+    let mut slot = SimMemory::zero(memory::length(bytes));
     slot.is_slot = true;
     slot.write(0, bytes);
     let length = slot.len();

@@ -1,7 +1,7 @@
 //! The wire of a simulated rank.
 
 use super::Volume;
-use super::memory::{self, Memory};
+use super::memory::{self, SimMemory};
 use super::net::{Flight, Flying, Happening, Keyed, Net, Opened, Thrown, Told};
 use crate::delivery::{PieceLoc, arrange};
 use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, Rail, RailKind, Rank, Request, Window, Wire};
@@ -41,7 +41,7 @@ impl SimWire {
 }
 
 impl Wire for SimWire {
-    type Memory = Memory;
+    type Memory = SimMemory;
 
     fn rails(&self, near: bool) -> &[Rail] {
         &self.rails[usize::from(near)]
@@ -61,7 +61,7 @@ impl Wire for SimWire {
         true
     }
 
-    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Memory>> {
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<SimMemory>> {
         let Lane { peer, rail } = self.number(lane);
         self.net.borrow_mut().drain_failed(self.rank, peer, rail)
     }
@@ -102,11 +102,11 @@ impl Wire for SimWire {
         });
     }
 
-    fn take(&mut self, length: usize) -> Option<Memory> {
-        (length <= self.net.borrow().conditions.memory).then(|| Memory::zero(length))
+    fn take(&mut self, length: usize) -> Option<SimMemory> {
+        (length <= self.net.borrow().conditions.memory).then(|| SimMemory::zero(length))
     }
 
-    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Memory, Key)> {
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(SimMemory, Key)> {
         let memory = self.take(length)?;
         let key = self.register(&memory, Lane { peer, rail: 0 })?;
         let keys = &mut self.net.borrow_mut().ranks[self.rank as usize].keys;
@@ -114,7 +114,7 @@ impl Wire for SimWire {
         Some((memory, key))
     }
 
-    fn publish(&mut self, peer: Rank, ring: &Memory, words: [u64; 2]) -> bool {
+    fn publish(&mut self, peer: Rank, ring: &SimMemory, words: [u64; 2]) -> bool {
         if !self.is_near(peer) {
             return false;
         }
@@ -141,13 +141,13 @@ impl Wire for SimWire {
         net.rng.u32(..) % 1000 < net.conditions.sent_faster
     }
 
-    fn give(&mut self, memory: Memory) {
+    fn give(&mut self, memory: SimMemory) {
         if memory.is_slot {
             self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
         }
     }
 
-    fn register(&mut self, memory: &Memory, lane: Lane) -> Option<Key> {
+    fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
         let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
         if net.rng.u32(..) % 1000 < net.conditions.unregistered {
@@ -168,14 +168,14 @@ impl Wire for SimWire {
         assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
     }
 
-    fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {
+    fn key_of(&self, memory: &SimMemory, rail: usize) -> Option<Key> {
         let net = self.net.borrow();
         let mut keys = net.ranks[self.rank as usize].keys.iter();
         let (key, _) = keys.find(|(_, known)| known.memory.is(memory) && known.rail == self.numbers[0][rail])?;
         Some(Key { address: 0, key: *key })
     }
 
-    fn memory_of(&self, rail: usize, key: Key, length: usize, _: bool) -> Option<Memory> {
+    fn memory_of(&self, rail: usize, key: Key, length: usize, _: bool) -> Option<SimMemory> {
         let net = self.net.borrow();
         let known = net.ranks[self.rank as usize].keys.get(&key.key)?;
         (self.numbers[0].get(rail) == Some(&known.rail) && length <= known.memory.len()).then(|| known.memory.clone())
@@ -196,7 +196,7 @@ impl Wire for SimWire {
     fn close_window(&mut self, _: usize, window: Key) -> u64 {
         let closed = self.net.borrow_mut().ranks[self.rank as usize].windows.remove(&window.key);
         let Opened { memory, window, came, .. } = closed.expect("a window ends once");
-        let spare = Memory::zero(window.piece);
+        let spare = SimMemory::zero(window.piece);
         let at = |place| match place {
             PieceLoc::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
             PieceLoc::Spare => (&spare, 0),
@@ -208,7 +208,7 @@ impl Wire for SimWire {
         there
     }
 
-    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         let rail = self.rails(self.is_near(lane.peer))[lane.rail];
         let lane = self.number(lane);
         let net = &mut *self.net.borrow_mut();
@@ -216,12 +216,12 @@ impl Wire for SimWire {
         if flights.queue.len() >= net.conditions.depth || net.rng.u32(..) % 1000 < net.conditions.busy {
             return Err(Busy);
         }
-        let part = |data: Data<'_, Memory>| match data {
+        let part = |data: Data<'_, SimMemory>| match data {
             Data::None => Vec::new(),
             Data::Of(part) => part.memory.slice(part.at, part.length),
             Data::Bytes(bytes) => memory::said(bytes, 0),
         };
-        let registered = |memory: &Memory| {
+        let registered = |memory: &SimMemory| {
             let mut keys = net.ranks[self.rank as usize].keys.values();
             assert!(
                 rail.kind == RailKind::Memory || keys.any(|known| known.memory.is(memory) && known.rail == lane.rail),
@@ -230,7 +230,7 @@ impl Wire for SimWire {
         };
         let several = self.rails[0].len() > 1;
         let said = |bytes: &[memory::Run]| {
-            let memory = Memory::zero(memory::length(bytes));
+            let memory = SimMemory::zero(memory::length(bytes));
             memory.write(0, bytes);
             (memory, memory::length(bytes))
         };
@@ -327,7 +327,7 @@ impl Wire for SimWire {
         Ok(())
     }
 
-    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Memory>, token: u64) -> Result<bool, Busy> {
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, SimMemory>, token: u64) -> Result<bool, Busy> {
         let (near, number) = (self.is_near(lane.peer), self.number(lane).rail);
         let mut net = self.net.borrow_mut();
         let is_up = net.lanes.contains_key(&(self.rank, lane.peer, number));
@@ -347,7 +347,7 @@ impl Wire for SimWire {
         self.post(lane, Request::Read { from, at: 0, into, token }).map(|()| false)
     }
 
-    fn poll(&mut self) -> Option<Event<Memory>> {
+    fn poll(&mut self) -> Option<Event<SimMemory>> {
         let net = &mut *self.net.borrow_mut();
         let inbox = &mut net.ranks[self.rank as usize].inbox;
         // Lanes are polled in random order; events of one lane stay in order.

@@ -4,7 +4,7 @@ use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
 use transom_channel::ring::{CompletionFlag, RingConfig};
 use transom_channel::rules::Rules;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::Rail;
 use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths, RecvTarget, Select};
@@ -200,8 +200,8 @@ fn largest_config_numbers_do_not_overflow() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     let length = 1 << 20;
     sim.engine(1)
-        .receive(Select { context: 0, source: None, tag: None }, RecvTarget::Into(Memory::zero(length), length));
-    sim.engine(0).send(1, 0, 0, Memory::zero(length), length, false);
+        .receive(Select { context: 0, source: None, tag: None }, RecvTarget::Into(SimMemory::zero(length), length));
+    sim.engine(0).send(1, 0, 0, SimMemory::zero(length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Stop once both are done: with the largest delay, credits are reported only at the end of time.
     let mut done = [false; 2];
@@ -216,7 +216,7 @@ fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Miscon
     let config = config(&format!("marker={marker},ring_after=1,ring_slots=100,offer=no"));
     let mut sim = Sim::new(1, 2, conditions, &config)?;
     for number in 0..64 {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 100), 100, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 100), 100, false);
         sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
         (0..2).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}

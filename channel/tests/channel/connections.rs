@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use transom_channel::connection::{Act, Connection, Here, Say};
 use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Rank, RecvTarget, Select};
 
@@ -155,7 +155,7 @@ fn exchange(sim: &mut Sim<Wires>, pairs: &[(Rank, Rank)], messages: u64, length:
     for number in 0..messages {
         for (from, to) in pairs {
             sim.engine(*to).receive(Select { context: 0, source: Some(*from), tag: None }, RecvTarget::Allocate);
-            sim.engine(*from).send(*to, 0, 0, Memory::pattern(number, length), length, false);
+            sim.engine(*from).send(*to, 0, 0, SimMemory::pattern(number, length), length, false);
             sim.wake(*from, 0);
             sim.wake(*to, 0);
         }
@@ -228,14 +228,14 @@ fn idle_connection_is_replaced_by_busy_peer() {
 /// lost.
 #[test]
 fn ring_offered_during_disconnect_is_not_written() {
-    let (mut leaving, memory) = (0, Memory::pattern(1, 100));
+    let (mut leaving, memory) = (0, SimMemory::pattern(1, 100));
     for seed in 0..50 {
         let mut sim = job_of(seed, 3, 0, 0, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=9"));
         exchange(&mut sim, &[(0, 1), (1, 0)], 8, 100);
         exchange(&mut sim, &[(0, 2)], 3, 100);
         // Rank 1 offers a ring after the ninth message. Rank 2 has enough traffic to replace rank 1.
         for to in std::iter::once(1).chain([2; 60]) {
-            sim.engine(0).send(to, 1, 0, Memory::pattern(1, 100), 100, false);
+            sim.engine(0).send(to, 1, 0, SimMemory::pattern(1, 100), 100, false);
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
         let mut sent = 0;
@@ -298,7 +298,7 @@ fn same_host_peers_use_their_own_config() {
 fn offered_memory_keeps_its_connection() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0,offer=yes"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
-    sim.engine(1).send(0, 7, 0, Memory::pattern(9, 300_000), 300_000, false);
+    sim.engine(1).send(0, 7, 0, SimMemory::pattern(9, 300_000), 300_000, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
     exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);

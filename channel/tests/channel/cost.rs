@@ -1,6 +1,6 @@
 //! Cost of messages: packets, and packets that carry only credits, counted.
 
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Counters, Rank, RecvTarget, Select};
 
@@ -14,11 +14,11 @@ fn from(source: Rank) -> Select {
 
 /// Sends a message of 8 bytes to and fro, `rounds` times.
 fn ping_pong(sim: &mut Sim, rounds: u64) {
-    let ball = Memory::pattern(1, 8);
+    let ball = SimMemory::pattern(1, 8);
     let mut left = 2 * rounds;
-    sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
-    let first = sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
-    sim.engine(0).receive(from(1), RecvTarget::Into(Memory::zero(8), 8));
+    sim.engine(1).receive(from(0), RecvTarget::Into(SimMemory::zero(8), 8));
+    let first = sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, 8), 8, false);
+    sim.engine(0).receive(from(1), RecvTarget::Into(SimMemory::zero(8), 8));
     sim.wake(0, 0);
     while let Some(rank) = sim.step() {
         while let Some(done) = sim.engine(rank).completed() {
@@ -63,10 +63,10 @@ fn one_way_stream_returns_credit_per_half_ring() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let messages = 3200;
     for _ in 0..messages {
-        sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
+        sim.engine(1).receive(from(0), RecvTarget::Into(SimMemory::zero(8), 8));
     }
     for _ in 0..messages {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, 8), 8, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
@@ -86,8 +86,8 @@ fn same_host_credits_are_published_without_packets() {
     let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
     let messages = 3200;
     for _ in 0..messages {
-        sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
-        sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
+        sim.engine(1).receive(from(0), RecvTarget::Into(SimMemory::zero(8), 8));
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, 8), 8, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
@@ -120,13 +120,13 @@ fn long_message_sends_only_its_control_packets() {
     let of = |conditions: Conditions, config: Config, late: bool| {
         let mut sim = Sim::new(1, 2, conditions, &Config { rings: 0, ..config }).unwrap();
         let post = |sim: &mut Sim| {
-            sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(length), length));
+            sim.engine(1).receive(from(0), RecvTarget::Into(SimMemory::zero(length), length));
             sim.wake(1, 0);
         };
         if !late {
             post(&mut sim);
         }
-        sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, length), length, false);
         sim.wake(0, 0);
         while sim.step().is_some() {}
         if late {
@@ -167,8 +167,8 @@ fn sender_copies_only_in_trials_if_reads_are_faster() {
     let sent: Vec<usize> = (1..=1030)
         .filter(|_| {
             let before = sim.engine(0).counters().copied_bytes;
-            sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
-            sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(length), length));
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, length), length, false);
+            sim.engine(1).receive(from(0), RecvTarget::Into(SimMemory::zero(length), length));
             (0..2).for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
             let came = sim.engine(1).completed().unwrap().memory.unwrap();

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::Spread;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, WireMemory};
 use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
@@ -133,13 +133,13 @@ const ANY: Select = Select { context: 0, source: None, tag: None };
 struct Receives(Vec<Id>);
 
 impl Receives {
-    fn post<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
+    fn post<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
         Receives((0..many).map(|_| sim.engine(rank).receive(ANY, RecvTarget::Allocate)).collect())
     }
 
-    fn check<W: Wire<Memory = Memory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
+    fn check<W: Wire<Memory = SimMemory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
         let done = std::iter::from_fn(|| sim.engine(rank).completed());
-        let mut came: BTreeMap<Id, Memory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
+        let mut came: BTreeMap<Id, SimMemory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
         for (number, id) in (0..).zip(self.0) {
             assert_eq!(came.remove(&id).expect("a receive did not complete").whose(length), Some(number));
         }
@@ -150,7 +150,7 @@ impl Receives {
 fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
     let mut sim = job(seed, 2, conditions(faults));
     for number in 0..messages {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, length), length, false);
         sim.engine(1).receive(ANY, RecvTarget::Allocate);
     }
     sim.wake(0, 0);
@@ -198,7 +198,7 @@ fn rank_stopped_for_30_s_loses_no_messages() {
         for number in 0..40 {
             for (from, to) in [(0, 3), (1, 3), (2, 3), (3, 0), (0, 1)] {
                 let length = if number % 8 == 0 { 50_000 } else { 1000 };
-                sim.engine(from).send(to, 0, 0, Memory::pattern(number, length), length, false);
+                sim.engine(from).send(to, 0, 0, SimMemory::pattern(number, length), length, false);
                 sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
                 left += 1;
             }
@@ -236,8 +236,8 @@ fn rank_stopped_for_30_s_loses_no_messages() {
 fn silent_rank_is_reported_unreachable() {
     let mut sim = job(1, 3, conditions(NONE));
     sim.stop(2, true);
-    let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
-    let other = sim.engine(0).send(1, 0, 0, Memory::pattern(2, 9000), 9000, false);
+    let open = sim.engine(0).send(2, 0, 0, SimMemory::pattern(1, 9000), 9000, false);
+    let other = sim.engine(0).send(1, 0, 0, SimMemory::pattern(2, 9000), 9000, false);
     sim.engine(1).receive(ANY, RecvTarget::Allocate);
     sim.wake(0, 0);
     sim.wake(1, 0);
@@ -262,7 +262,7 @@ fn unreceived_messages_stop_the_sender_by_credit() {
     let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
     let budget = u64::from(sim.engine(1).config().budget);
     for number in 0..5000 {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 4000), 4000, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 4000), 4000, false);
     }
     sim.wake(0, 0);
     sim.wake(1, 0);
@@ -293,7 +293,7 @@ fn incast_senders_share_the_receivers_slots() {
         let mut sim = Sim::over(5, conditions, vec![config(); ranks], over).unwrap();
         for from in 1..ranks as Rank {
             for number in 0..60 {
-                sim.engine(from).send(0, 0, 0, Memory::pattern(number, 3000), 3000, false);
+                sim.engine(from).send(0, 0, 0, SimMemory::pattern(number, 3000), 3000, false);
                 sim.engine(0).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
             }
         }
@@ -317,9 +317,9 @@ struct Mute {
 }
 
 impl Wire for Mute {
-    type Memory = Memory;
+    type Memory = SimMemory;
 
-    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         if lane.rail == self.rail && self.wire.now() >= self.from {
             *self.lost.borrow_mut() += 1;
             return Ok(());
@@ -339,15 +339,15 @@ impl Wire for Mute {
         self.wire.abort_peer(peer);
     }
 
-    fn take(&mut self, length: usize) -> Option<Memory> {
+    fn take(&mut self, length: usize) -> Option<SimMemory> {
         self.wire.take(length)
     }
 
-    fn give(&mut self, memory: Memory) {
+    fn give(&mut self, memory: SimMemory) {
         self.wire.give(memory);
     }
 
-    fn ring(&mut self, _: Rank, _: usize) -> Option<(Memory, Key)> {
+    fn ring(&mut self, _: Rank, _: usize) -> Option<(SimMemory, Key)> {
         None
     }
 
@@ -355,13 +355,13 @@ impl Wire for Mute {
         false
     }
 
-    fn register(&mut self, _: &Memory, _: Lane) -> Option<Key> {
+    fn register(&mut self, _: &SimMemory, _: Lane) -> Option<Key> {
         None
     }
 
     fn release(&mut self, _: Lane, _: Key) {}
 
-    fn poll(&mut self) -> Option<Event<Memory>> {
+    fn poll(&mut self) -> Option<Event<SimMemory>> {
         self.wire.poll()
     }
 
@@ -379,7 +379,7 @@ fn rail_that_loses_all_packets_is_avoided() {
     let over = |wire| Delivery::new(Mute { wire, rail: 1, from: 200_000, lost: lost.clone() }, Settings::default());
     let mut sim = Sim::over(7, conditions, vec![config(); 2], over).unwrap();
     for number in 0..500 {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 4000), 4000, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 4000), 4000, false);
     }
     let receives = Receives::post(&mut sim, 1, 500);
     sim.wake(0, 0);
@@ -399,7 +399,7 @@ fn checksum_detects_flipped_bits() {
     let mut sim = Sim::over(9, conditions(faults), vec![config(); 2], over).unwrap();
     for number in 0..100 {
         let length = 10_000;
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, length), length, false);
     }
     let receives = Receives::post(&mut sim, 1, 100);
     sim.wake(0, 0);
@@ -450,7 +450,7 @@ fn arbitrary_datagrams_affect_only_their_sender() {
         let mut open = BTreeMap::new();
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
             for length in [0, 3000, 30_000] {
-                let id = sim.engine(a).send(b, 0, 0, Memory::pattern(5, length), length, false);
+                let id = sim.engine(a).send(b, 0, 0, SimMemory::pattern(5, length), length, false);
                 open.insert((a, id), b);
                 let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, RecvTarget::Allocate);
                 open.insert((b, id), a);
@@ -501,7 +501,7 @@ fn who_dies_or_is_cut_off_keeps_nobody() {
     for (kill, why) in [(true, PeerFailure::Died), (false, PeerFailure::Unreachable)] {
         let mut sim = job(4, 3, conditions(Faults { lost: 100, ..NONE }));
         for peer in [1, 2] {
-            sim.engine(0).send(peer, 0, 0, Memory::pattern(1, 1 << 20), 1 << 20, false);
+            sim.engine(0).send(peer, 0, 0, SimMemory::pattern(1, 1 << 20), 1 << 20, false);
             sim.engine(peer).receive(ANY, RecvTarget::Allocate);
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));

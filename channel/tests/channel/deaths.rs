@@ -2,7 +2,7 @@
 //! that names it.
 
 use std::collections::BTreeMap;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::wire::{Data, Lane, Request};
 use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
@@ -18,11 +18,11 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
     for (tag, length) in (0..).zip(LENGTHS) {
         for (a, b) in [(0, 1), (0, 2), (1, 2)] {
             for (a, b) in [(a, b), (b, a)] {
-                let send = sim.engine(a).send(b, 0, tag, Memory::pattern(9, length), length, tag == 1);
+                let send = sim.engine(a).send(b, 0, tag, SimMemory::pattern(9, length), length, tag == 1);
                 let room = if seed.is_multiple_of(2) {
                     RecvTarget::Allocate
                 } else {
-                    RecvTarget::Into(Memory::zero(length), length)
+                    RecvTarget::Into(SimMemory::zero(length), length)
                 };
                 let receive = sim.engine(b).receive(from(Some(a), Some(tag)), room);
                 open.insert((a, send), Some(b));
@@ -31,9 +31,9 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         }
     }
     // Never matched while rank 1 lives.
-    let any = sim.engine(0).receive(from(None, Some(99)), RecvTarget::Into(Memory::zero(5), 5));
+    let any = sim.engine(0).receive(from(None, Some(99)), RecvTarget::Into(SimMemory::zero(5), 5));
     open.insert((0, any), None);
-    let late = sim.engine(2).send(0, 0, 50, Memory::pattern(8, 100_000), 100_000, false);
+    let late = sim.engine(2).send(0, 0, 50, SimMemory::pattern(8, 100_000), 100_000, false);
     open.insert((2, late), Some(0));
     (0..3).for_each(|rank| sim.wake(rank, 0));
     let mut taken = 0;
@@ -78,10 +78,10 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
     for rank in [0, 2] {
         let engine = sim.engine(rank);
         let lost = Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
-        let id = engine.send(1, 0, 0, Memory::zero(0), 0, false);
+        let id = engine.send(1, 0, 0, SimMemory::zero(0), 0, false);
         let failed = engine.completed().unwrap();
         assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
-        let id = engine.receive(from(Some(1), None), RecvTarget::Into(Memory::zero(3), 3));
+        let id = engine.receive(from(Some(1), None), RecvTarget::Into(SimMemory::zero(3), 3));
         let failed = engine.completed().unwrap();
         assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
         assert_eq!(failed.memory.unwrap().len(), 3);
@@ -124,7 +124,7 @@ fn probe_of_a_dead_source_fails() {
     let mut sim = Sim::new(1, 3, Conditions::default(), &Config::default()).unwrap();
     let from = |source, tag| Select { context: 0, source, tag: Some(tag) };
     for (to, tag) in [(0, 1), (2, 1)] {
-        sim.engine(1).send(to, 0, tag, Memory::pattern(4, 10), 10, false);
+        sim.engine(1).send(to, 0, tag, SimMemory::pattern(4, 10), 10, false);
     }
     sim.wake(1, 0);
     while sim.step().is_some() {}
@@ -150,7 +150,7 @@ fn probe_of_a_dead_source_fails() {
 fn death_is_reported_before_departures() {
     let mut sim = Sim::new(1, 6, Conditions::default(), &Config::default()).unwrap();
     for to in 1..6 {
-        sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
+        sim.engine(0).send(to, 0, 1, SimMemory::zero(0), 0, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
@@ -171,7 +171,7 @@ fn death_fails_any_source_receives_of_its_teams() {
     let mut sim = Sim::new(1, 4, Conditions::default(), &Config::default()).unwrap();
     // A rank is notified of the deaths of ranks it has communicated with.
     for to in 1..4 {
-        sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
+        sim.engine(0).send(to, 0, 1, SimMemory::zero(0), 0, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
@@ -210,11 +210,11 @@ fn rank_with_queued_answers_is_still_needed() {
     for (length, sync) in [(100, true), (200_000, false)] {
         let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
         let sends: Vec<Id> =
-            (0..40).map(|tag| sim.engine(0).send(1, 0, tag, Memory::zero(length), length, sync)).collect();
+            (0..40).map(|tag| sim.engine(0).send(1, 0, tag, SimMemory::zero(length), length, sync)).collect();
         (0..2).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         (0..40).for_each(|tag| {
-            let room = RecvTarget::Into(Memory::zero(length), length);
+            let room = RecvTarget::Into(SimMemory::zero(length), length);
             sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(tag) }, room);
         });
         // Rank 0 makes no progress meanwhile.
@@ -246,7 +246,7 @@ fn receive_fails_if_allocation_fails() {
         let id = sim.engine(1).receive(select, if probes { RecvTarget::Probe } else { RecvTarget::Allocate });
         // The first message makes rank 1 grant more credit to rank 0.
         for (tag, length) in [(0, 0), (1, 4000)] {
-            sim.engine(0).send(1, 0, tag, Memory::zero(length), length, false);
+            sim.engine(0).send(1, 0, tag, SimMemory::zero(length), length, false);
             (0..2).for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
         }
@@ -267,10 +267,10 @@ fn disconnected_peers_memory_is_not_accessed() {
     let length = 1 << 20;
     let config = Config { offer: false, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
-    let into = Memory::pattern(7, length);
+    let into = SimMemory::pattern(7, length);
     let select = Select { context: 0, source: Some(1), tag: None };
     sim.engine(0).receive(select, RecvTarget::Into(into.clone(), length));
-    let send = sim.engine(1).send(0, 0, 0, Memory::pattern(9, length), length, false);
+    let send = sim.engine(1).send(0, 0, 0, SimMemory::pattern(9, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.engine(1).counters().written_bytes == 0 {
         sim.step().expect("it is written");

@@ -3,7 +3,7 @@
 
 use crate::model::{Job, Setup, counts_of_seeds};
 use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
 use transom_channel::{Config, PeerFailure, RecvTarget, Select, Wire};
@@ -20,7 +20,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn happen<W: Wire<Memory = Memory>>(&mut self, job: &mut Job<W>, step: Option<u64>) -> bool {
+    fn happen<W: Wire<Memory = SimMemory>>(&mut self, job: &mut Job<W>, step: Option<u64>) -> bool {
         let Some(step) = step else {
             let late = self.left > 0 && self.cut.contains(&true);
             self.left = 0;
@@ -45,7 +45,7 @@ impl Cuts {
         false
     }
 
-    fn restore<W: Wire<Memory = Memory>>(&mut self, job: &mut Job<W>) {
+    fn restore<W: Wire<Memory = SimMemory>>(&mut self, job: &mut Job<W>) {
         if self.stays {
             return;
         }
@@ -158,8 +158,8 @@ fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u
     let mut came = vec![0; all as usize];
     let begin = |sim: &mut Sim, number: u64| {
         let select = Select { context: 0, source: Some(0), tag: Some(number as u32) };
-        sim.engine(1).receive(select, RecvTarget::Into(Memory::zero(1 << 20), 1 << 20));
-        sim.engine(0).send(1, 0, number as u32, Memory::pattern(number, 1 << 20), 1 << 20, false);
+        sim.engine(1).receive(select, RecvTarget::Into(SimMemory::zero(1 << 20), 1 << 20));
+        sim.engine(0).send(1, 0, number as u32, SimMemory::pattern(number, 1 << 20), 1 << 20, false);
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
     };
     (0..8).for_each(|number| begin(&mut sim, number));
@@ -209,7 +209,7 @@ fn saturated_rank_answers_a_rail_cut() {
     let begin = |sim: &mut Sim, from: u32| {
         let length = if from == 1 { 1 << 20 } else { 64 };
         sim.engine(0).receive(Select { context: 0, source: Some(from), tag: None }, RecvTarget::Allocate);
-        sim.engine(from).send(0, 0, 0, Memory::pattern(from.into(), length), length, false);
+        sim.engine(from).send(0, 0, 0, SimMemory::pattern(from.into(), length), length, false);
         sim.wake(from, 0);
     };
     (0..8).for_each(|_| begin(&mut sim, 1));
@@ -240,7 +240,7 @@ fn ring_packets_fit_the_queue_of_another_rail() {
     let conditions = Conditions { rails: vec![rail, Rail { longest: 800, ..rail }], ..Conditions::default() };
     let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
     let send = |sim: &mut Sim, number: u64, length, tries| {
-        let memory = Memory::pattern(number, length);
+        let memory = SimMemory::pattern(number, length);
         let data = Data::Of(Part { memory: &memory, at: 0, length });
         if !(tries && sim.engine(0).try_send(1, 0, 0, data)) {
             sim.engine(0).send(1, 0, 0, memory, length, number.is_multiple_of(3));
@@ -287,7 +287,7 @@ fn peer_without_working_rails_is_lost() {
         let settings = Settings { give_up: 1_000_000_000, ..Settings::default() };
         let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, settings)).unwrap();
         let send = |sim: &mut Sim<Delivery<SimWire>>| {
-            sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+            sim.engine(0).send(1, 0, 0, SimMemory::zero(8), 8, false);
             sim.wake(0, 0);
         };
         send(&mut sim);

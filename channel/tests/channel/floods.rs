@@ -1,7 +1,7 @@
 //! Floods: a rank's buffers are bounded, no message is lost, and other ranks proceed.
 
 use std::collections::{HashMap, HashSet};
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::{Config, Error, Id, Rank, RecvTarget, Select};
 
 const TAG: u32 = 3;
@@ -35,7 +35,7 @@ impl Flood {
     }
 
     fn send(&mut self, from: Rank, to: Rank, tag: u32, number: u64, length: usize) {
-        let id = self.sim.engine(from).send(to, 0, tag, Memory::pattern(number, length), length, false);
+        let id = self.sim.engine(from).send(to, 0, tag, SimMemory::pattern(number, length), length, false);
         self.sends.insert((from, id));
         self.sim.wake(from, 0);
     }
@@ -44,7 +44,7 @@ impl Flood {
         self.receive_into(at, select, RecvTarget::Allocate);
     }
 
-    fn receive_into(&mut self, at: Rank, select: Select, room: RecvTarget<Memory>) {
+    fn receive_into(&mut self, at: Rank, select: Select, room: RecvTarget<SimMemory>) {
         let id = self.sim.engine(at).receive(select, room);
         self.receives.insert((at, id), self.came[at as usize].len());
         self.came[at as usize].push(u64::MAX);
@@ -99,7 +99,7 @@ fn buffer_receives_behind_a_flood_complete() {
     let mut flood = Flood::new(2, &Config { budget: 0, ring_after: 1, ..Config::default() });
     let select = |tag| Select { context: 0, source: Some(0), tag: Some(tag) };
     for number in 0..100 {
-        flood.receive_into(1, select(TAG), RecvTarget::Into(Memory::zero(16), 16));
+        flood.receive_into(1, select(TAG), RecvTarget::Into(SimMemory::zero(16), 16));
         flood.send(0, 1, TAG, number, 16);
         flood.run();
     }
@@ -110,7 +110,7 @@ fn buffer_receives_behind_a_flood_complete() {
     flood.run();
     assert_eq!(flood.kept[1], 256);
     for _ in 0..100 {
-        flood.receive_into(1, select(TAG), RecvTarget::Into(Memory::zero(16), 16));
+        flood.receive_into(1, select(TAG), RecvTarget::Into(SimMemory::zero(16), 16));
     }
     for number in 104..204 {
         flood.send(0, 1, TAG, number, 16);
@@ -226,7 +226,7 @@ fn send_beyond_the_overdraft_fails() {
             while sim.step().is_some() {}
         };
         let send = |sim: &mut Sim| {
-            let id = sim.engine(0).send(1, 0, TAG, Memory::pattern(1, length), length, false);
+            let id = sim.engine(0).send(1, 0, TAG, SimMemory::pattern(1, length), length, false);
             settle(sim);
             let ended = std::iter::from_fn(|| sim.engine(0).completed()).find(|done| done.id == id);
             ended.map(|done| done.result.map(|_| ()))
@@ -327,12 +327,12 @@ fn probe_finds_message_behind_a_flood() {
 fn synchronous_send_completes_after_its_receive() {
     for length in [0, 100, 100_000] {
         let mut sim = Sim::new(2, 2, Conditions::default(), &Config::default()).unwrap();
-        let id = sim.engine(0).send(1, 0, TAG, Memory::pattern(1, length), length, true);
+        let id = sim.engine(0).send(1, 0, TAG, SimMemory::pattern(1, length), length, true);
         sim.wake(0, 0);
         while sim.step().is_some() {}
         assert!(sim.engine(0).completed().is_none());
         assert_eq!(sim.engine(1).peek(any(None)).unwrap().unwrap().length, length as u64);
-        sim.engine(1).receive(any(None), RecvTarget::Into(Memory::zero(length), length));
+        sim.engine(1).receive(any(None), RecvTarget::Into(SimMemory::zero(length), length));
         sim.wake(1, 0);
         while sim.step().is_some() {}
         assert_eq!(sim.engine(0).completed().unwrap().id, id);

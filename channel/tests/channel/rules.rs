@@ -2,7 +2,7 @@
 
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::rules::{Facts, Path, Rules};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::wire::{Data, Rail, RailKind};
 use transom_channel::{Config, Counters, RecvTarget, Select};
 
@@ -117,7 +117,7 @@ fn two(text: &str, connections: usize, rings: usize) -> Sim<Delivery<SimWire>> {
 fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Counters {
     let before = sim.engine(0).counters();
     sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
-    sim.engine(0).send(1, 0, 0, Memory::pattern(length as u64, length), length, false);
+    sim.engine(0).send(1, 0, 0, SimMemory::pattern(length as u64, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.step().is_some() {}
     assert!(sim.engine(0).completed().unwrap().result.is_ok());
@@ -191,7 +191,7 @@ fn full_ring_falls_to_the_next_rule() {
     let before = sim.engine(0).counters();
     for number in 0..40 {
         sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 100), 100, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 100), 100, false);
     }
     let after = sim.engine(0).counters();
     let went = (after.ring_packets - before.ring_packets, after.datagram_packets - before.datagram_packets);
@@ -210,7 +210,7 @@ fn immediate_send_counts_itself_as_queued() {
         let text = format!("QUEUED == {queued}, RC-SR, TRUE, Copy-Based");
         let config = Config { rules: Some(rules(&text)), ..Config::default() };
         let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
-        sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::zero(8), 8, false);
         sim.wake(0, 0);
         while sim.step().is_some() {}
         let counters = sim.engine(0).counters();

@@ -1,6 +1,6 @@
 //! The short path: a message in a ring is received without a request, and overtakes no other message.
 
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::wire::{Data, Part, Rail, RailKind, WireMemory};
 use transom_channel::{Config, Error, Rank, RecvInfo, RecvTarget, Select, Short};
 
@@ -10,14 +10,14 @@ fn of(tag: Option<u32>) -> Select {
 
 /// Sends from rank 0 to rank 1 on the short path.
 fn send(sim: &mut Sim, tag: u32, number: u64) -> bool {
-    let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
+    let part = Part { memory: &SimMemory::pattern(number, 8), at: 0, length: 8 };
     sim.engine(0).try_send(1, 0, tag, Data::Of(part))
 }
 
 /// Content of message `number`.
 fn bytes(number: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
-    Memory::pattern(number, 8).read(0, &mut bytes);
+    SimMemory::pattern(number, 8).read(0, &mut bytes);
     bytes
 }
 
@@ -36,7 +36,7 @@ fn with_a_ring() -> Sim {
 fn with_a_ring_of(config: &Config) -> Sim {
     let mut sim = Sim::new(3, 2, Conditions::default(), config).unwrap();
     for number in 0..20 {
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 8), 8, false);
         sim.engine(1).receive(of(None), RecvTarget::Allocate);
         settle(&mut sim, true);
     }
@@ -125,7 +125,7 @@ fn turning_ring_loses_no_message() {
             number += 1;
         }
         // An answer carries the credits.
-        sim.engine(1).send(0, 0, 0, Memory::pattern(0, 8), 8, false);
+        sim.engine(1).send(0, 0, 0, SimMemory::pattern(0, 8), 8, false);
         sim.engine(0).receive(Select { source: Some(1), ..of(None) }, RecvTarget::Allocate);
         settle(&mut sim, true);
         (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
@@ -138,7 +138,7 @@ fn turning_ring_loses_no_message() {
 fn any_source_receive_serves_sources_in_turn() {
     let mut sim = Sim::new(3, 4, Conditions::default(), &Config::default()).unwrap();
     let send = |sim: &mut Sim, from: Rank, tag, number| {
-        let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
+        let part = Part { memory: &SimMemory::pattern(number, 8), at: 0, length: 8 };
         assert!(sim.engine(from).try_send(1, 0, tag, Data::Of(part)));
     };
     let settle = |sim: &mut Sim, turns_of_1: bool| {
@@ -151,7 +151,7 @@ fn any_source_receive_serves_sources_in_turn() {
     assert_eq!(none_yet, (0, Short::Long), "expected Long without a ring");
     for number in 0..20 {
         for from in [0, 2, 3] {
-            sim.engine(from).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
+            sim.engine(from).send(1, 0, 0, SimMemory::pattern(number, 8), 8, false);
             sim.engine(1).receive(any(None), RecvTarget::Allocate);
         }
         settle(&mut sim, true);
@@ -206,7 +206,7 @@ fn any_source_receive_serves_sources_in_turn() {
 #[test]
 fn message_received_during_send_is_reported() {
     let mut sim = with_a_ring();
-    sim.engine(1).send(0, 0, 9, Memory::pattern(5, 8), 8, false);
+    sim.engine(1).send(0, 0, 9, SimMemory::pattern(5, 8), 8, false);
     sim.stop(0, true);
     sim.wake(1, 0);
     while sim.step().is_some() {}
@@ -223,7 +223,7 @@ fn message_received_during_send_is_reported() {
 #[test]
 fn posted_receives_take_earlier_ring_messages() {
     let mut sim = with_a_ring();
-    let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), RecvTarget::Into(Memory::zero(8), 8)));
+    let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), RecvTarget::Into(SimMemory::zero(8), 8)));
     assert!((10..13).all(|number| send(&mut sim, 7, number)));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(12)));
@@ -240,7 +240,7 @@ fn posted_receives_take_earlier_ring_messages() {
 fn receive_callback_makes_its_own_memory() {
     let mut sim = with_a_ring();
     let make =
-        |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|length| Some(Memory::zero(length))));
+        |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|length| Some(SimMemory::zero(length))));
     let posted = make(&mut sim);
     assert!(send(&mut sim, 7, 10) && send(&mut sim, 7, 11));
     settle(&mut sim, false);
@@ -249,7 +249,7 @@ fn receive_callback_makes_its_own_memory() {
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(10)));
     for (number, length) in [(12, 8), (13, 0), (14, 100_000)] {
         let posted = make(&mut sim);
-        sim.engine(0).send(1, 0, 7, Memory::pattern(number, length), length, false);
+        sim.engine(0).send(1, 0, 7, SimMemory::pattern(number, length), length, false);
         settle(&mut sim, true);
         let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!((done.id, done.result.unwrap().length), (posted, length as u64));
@@ -274,7 +274,7 @@ fn of_one_host(config: &Config) -> Sim {
     for number in 0..40 {
         let (from, to) = (number % 2, 1 - number % 2);
         sim.engine(to).receive(Select { source: Some(from), ..of(None) }, RecvTarget::Allocate);
-        sim.engine(from).send(to, 0, 0, Memory::pattern(1, 8), 8, false);
+        sim.engine(from).send(to, 0, 0, SimMemory::pattern(1, 8), 8, false);
         settle(&mut sim, true);
     }
     (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
@@ -291,8 +291,8 @@ fn rendezvous_to_a_posted_receive_is_read_at_once() {
     let mut at_once = 0;
     for number in 0..100 {
         let before = [0, 1].map(|rank| sim.engine(rank).counters());
-        let received = sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(LONG + 8), LONG + 8));
-        let sent = sim.engine(0).send(1, 0, 7, Memory::pattern(number, LONG), LONG, false);
+        let received = sim.engine(1).receive(of(Some(7)), RecvTarget::Into(SimMemory::zero(LONG + 8), LONG + 8));
+        let sent = sim.engine(0).send(1, 0, 7, SimMemory::pattern(number, LONG), LONG, false);
         settle(&mut sim, false);
         assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "receive_posted found no message in the ring");
         match sim.engine(1).completed() {
@@ -331,11 +331,11 @@ fn rendezvous_to_a_posted_receive_is_read_at_once() {
 #[test]
 fn rendezvous_overtakes_no_earlier_message() {
     let mut sim = of_one_host(&Config::default());
-    let into = || RecvTarget::Into(Memory::zero(LONG), LONG);
+    let into = || RecvTarget::Into(SimMemory::zero(LONG), LONG);
     let first = sim.engine(1).receive(of(None), into());
     let second = sim.engine(1).receive(of(Some(8)), into());
     for (number, tag) in [(1, 8), (2, 7), (3, 8)] {
-        sim.engine(0).send(1, 0, tag, Memory::pattern(number, LONG), LONG, false);
+        sim.engine(0).send(1, 0, tag, SimMemory::pattern(number, LONG), LONG, false);
     }
     settle(&mut sim, false);
     assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "the first receive did not match the first message");
@@ -359,7 +359,7 @@ fn rendezvous_does_not_overtake_queued_messages() {
     let queued = sim.engine(0).counters().queue_packets;
     let mut sent = 0;
     while sim.engine(0).counters().queue_packets == queued {
-        sim.engine(0).send(1, 0, 7, Memory::pattern(sent, 8), 8, false);
+        sim.engine(0).send(1, 0, 7, SimMemory::pattern(sent, 8), 8, false);
         settle(&mut sim, false);
         sent += 1;
     }
@@ -370,10 +370,11 @@ fn rendezvous_does_not_overtake_queued_messages() {
     assert!(sim.engine(1).try_send(0, 0, 9, Data::None));
     settle(&mut sim, false);
     let ring = sim.engine(0).counters().ring_packets;
-    sim.engine(0).send(1, 0, 7, Memory::pattern(1000, LONG), LONG, false);
+    sim.engine(0).send(1, 0, 7, SimMemory::pattern(1000, LONG), LONG, false);
     assert_eq!(sim.engine(0).counters().ring_packets, ring + 1, "it is announced in the ring");
     settle(&mut sim, false);
-    let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room)));
+    let posted =
+        [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), RecvTarget::Into(SimMemory::zero(room), room)));
     assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "another message is due");
     settle(&mut sim, true);
     for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
@@ -396,8 +397,8 @@ fn rendezvous_not_read_at_once_still_arrives() {
     let hidden = Config { offer: false, ..Config::default() };
     for (config, room) in [(&whole, 10), (&copied, LONG), (&hidden, LONG)] {
         let mut sim = of_one_host(config);
-        sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room));
-        sim.engine(0).send(1, 0, 7, Memory::pattern(4, LONG), LONG, false);
+        sim.engine(1).receive(of(Some(7)), RecvTarget::Into(SimMemory::zero(room), room));
+        sim.engine(0).send(1, 0, 7, SimMemory::pattern(4, LONG), LONG, false);
         settle(&mut sim, true);
         let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!(done.memory.unwrap().whose(room), Some(4));

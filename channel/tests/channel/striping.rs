@@ -2,7 +2,7 @@
 //! or disturbed by another program for a while.
 
 use proptest::prelude::*;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::striping::{FLOOR, Part, Spread, Stripe, TOTAL, Timed, Weights};
 use transom_channel::wire::Rail;
 use transom_channel::{Config, RecvTarget, Select};
@@ -195,9 +195,11 @@ fn times(
     for number in 0..count {
         change(number, &mut sim);
         let began = sim.now();
-        sim.engine(1)
-            .receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Into(Memory::zero(length), length));
-        sim.engine(0).send(1, 0, 0, Memory::pattern(number as u64, length), length, false);
+        sim.engine(1).receive(
+            Select { context: 0, source: Some(0), tag: None },
+            RecvTarget::Into(SimMemory::zero(length), length),
+        );
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number as u64, length), length, false);
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
         let mut took = None;
         while sim.step().is_some() {
@@ -233,8 +235,8 @@ fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
         let began = sim.now();
         for number in 0..32 {
             let select = Select { context: 0, source: Some(0), tag: Some(number) };
-            sim.engine(1).receive(select, RecvTarget::Into(Memory::zero(1 << 20), 1 << 20));
-            sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), 1 << 20), 1 << 20, false);
+            sim.engine(1).receive(select, RecvTarget::Into(SimMemory::zero(1 << 20), 1 << 20));
+            sim.engine(0).send(1, 0, number, SimMemory::pattern(number.into(), 1 << 20), 1 << 20, false);
         }
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
         let mut come = 0;
@@ -352,7 +354,7 @@ fn further_rails_are_connected_on_demand() {
         for _ in 0..2 {
             for _ in 0..40 {
                 sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
-                sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
+                sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, length), length, false);
             }
             [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
@@ -378,7 +380,7 @@ fn full_bound_rail_falls_back_to_the_first() {
     let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
     for _ in 0..20 {
         sim.engine(0).receive(Select { context: 0, source: Some(1), tag: None }, RecvTarget::Allocate);
-        sim.engine(1).send(0, 0, 0, Memory::pattern(1, 100), 100, false);
+        sim.engine(1).send(0, 0, 0, SimMemory::pattern(1, 100), 100, false);
     }
     [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
     while sim.step().is_some() {}

@@ -2,7 +2,7 @@
 //! operation waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::{Cancelled, Config, Error, Id, Rank, RecvTarget, Select};
 
 /// Number of contexts of a team, as for a world.
@@ -80,7 +80,7 @@ fn credit_of_dropped_teams_and_requests_returns() {
                 (0..10, Some(first)) => {
                     let (to, context) = (rng.u32(..ranks), first + rng.u32(..WIDTH));
                     let length = *rng.choice(&[0, 8, 64, 65, 300, 5000, 40_000]).unwrap();
-                    let memory = Memory::pattern(1, length);
+                    let memory = SimMemory::pattern(1, length);
                     let id = job.sim.engine(rank).send(to, context, tag, memory, length, rng.u8(..4) == 0);
                     job.sends.insert((rank, id));
                 }
@@ -147,7 +147,7 @@ fn message_for_dropped_team_is_discarded() {
             if late {
                 sim.engine(1).disband(7..=13);
             }
-            let id = sim.engine(0).send(1, 9, 0, Memory::pattern(1, length), length, sync);
+            let id = sim.engine(0).send(1, 9, 0, SimMemory::pattern(1, length), length, sync);
             settle(&mut sim);
             if !late {
                 assert!(sim.engine(1).kept() > 0);
@@ -160,7 +160,7 @@ fn message_for_dropped_team_is_discarded() {
             assert_eq!(done.result.map(|_| ()), expected, "{length} B, late {late}");
             assert_eq!((sim.engine(1).kept(), sim.engine(1).counters().discarded), (0, 1));
             // Other contexts are unaffected.
-            sim.engine(0).send(1, 14, 0, Memory::pattern(2, 8), 8, false);
+            sim.engine(0).send(1, 14, 0, SimMemory::pattern(2, 8), 8, false);
             settle(&mut sim);
             assert_eq!(sim.engine(1).kept(), 72);
         }

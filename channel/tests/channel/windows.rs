@@ -5,7 +5,7 @@ use crate::model::rounds;
 use std::cell::Cell;
 use std::collections::HashSet;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
-use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::Stripe;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, Window};
 use transom_channel::{Config, Counters, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
@@ -46,15 +46,15 @@ const ANY: Select = Select { context: 0, source: None, tag: None };
 
 /// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares the data received.
 /// Returns the counters of both ranks.
-fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Counters; 2] {
+fn send<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Counters; 2] {
     send_in_time(sim, lengths).0
 }
 
 /// Like [`send`]; also returns the time of the last completion.
-fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Counters; 2], u64) {
+fn send_in_time<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Counters; 2], u64) {
     for (number, length) in (0..).zip(lengths) {
-        sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), *length), *length, false);
-        let into = RecvTarget::Into(Memory::zero(*length), *length);
+        sim.engine(0).send(1, 0, number, SimMemory::pattern(number.into(), *length), *length, false);
+        let into = RecvTarget::Into(SimMemory::zero(*length), *length);
         sim.engine(1).receive(Select { tag: Some(number), ..ANY }, into);
     }
     (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -158,10 +158,10 @@ fn scarce_windows_are_shared_none_means_copying() {
 fn stopped_peer_does_not_hold_all_windows() {
     let mut sim = job(Conditions { windows: 16, ..conditions(NONE) }, Settings::default());
     for number in 0..8 {
-        sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), MIB), MIB, false);
+        sim.engine(0).send(1, 0, number, SimMemory::pattern(number.into(), MIB), MIB, false);
     }
     (0..8).for_each(|_| {
-        _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB))
+        _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, RecvTarget::Into(SimMemory::zero(MIB), MIB))
     });
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.windows(1) < 4 {
@@ -170,8 +170,8 @@ fn stopped_peer_does_not_hold_all_windows() {
     // Lets the peer get all windows that it may have.
     (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
     sim.stop(0, true);
-    sim.engine(2).send(1, 0, 50, Memory::pattern(50, MIB), MIB, false);
-    sim.engine(1).receive(Select { source: Some(2), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB));
+    sim.engine(2).send(1, 0, 50, SimMemory::pattern(50, MIB), MIB, false);
+    sim.engine(1).receive(Select { source: Some(2), ..ANY }, RecvTarget::Into(SimMemory::zero(MIB), MIB));
     (1..3).for_each(|rank| sim.wake(rank, sim.now()));
     let done = loop {
         sim.step().expect("the message of the running rank did not arrive");
@@ -205,7 +205,7 @@ fn dead_peer_releases_its_windows() {
         let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
         let mut open: Vec<(Rank, Id)> = Vec::new();
         for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
-            open.push((from, sim.engine(from).send(to, 0, 0, Memory::pattern(3, MIB), MIB, false)));
+            open.push((from, sim.engine(from).send(to, 0, 0, SimMemory::pattern(3, MIB), MIB, false)));
             open.push((to, sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate)));
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
@@ -222,7 +222,7 @@ fn dead_peer_releases_its_windows() {
                     Err(error) => assert_eq!(error, Error::PeerFailure { rank: 1, lost: PeerFailure::Died }),
                 }
                 // No peer writes to this memory any more.
-                done.memory.inspect(Memory::spoil);
+                done.memory.inspect(SimMemory::spoil);
             }
             assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}, after {steps} steps");
         }
@@ -242,16 +242,16 @@ struct Ending {
 }
 
 impl Wire for Ending {
-    type Memory = Memory;
+    type Memory = SimMemory;
 
-    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         if let (1, Request::Piece { token: Some(token), .. }) = (lane.rail, &request) {
             self.posted.insert(*token);
         }
         if self.ended && lane.rail == 1 { Err(Busy) } else { self.wire.post(lane, request) }
     }
 
-    fn poll(&mut self) -> Option<Event<Memory>> {
+    fn poll(&mut self) -> Option<Event<SimMemory>> {
         if !self.ended && self.now() >= self.at {
             self.ended = true;
             return Some(Event::Cut(Lane { peer: self.peer, rail: 1 }));
@@ -277,15 +277,15 @@ impl Wire for Ending {
         self.wire.abort_peer(peer);
     }
 
-    fn take(&mut self, length: usize) -> Option<Memory> {
+    fn take(&mut self, length: usize) -> Option<SimMemory> {
         self.wire.take(length)
     }
 
-    fn give(&mut self, memory: Memory) {
+    fn give(&mut self, memory: SimMemory) {
         self.wire.give(memory);
     }
 
-    fn ring(&mut self, _: Rank, _: usize) -> Option<(Memory, Key)> {
+    fn ring(&mut self, _: Rank, _: usize) -> Option<(SimMemory, Key)> {
         None
     }
 
@@ -293,7 +293,7 @@ impl Wire for Ending {
         false
     }
 
-    fn register(&mut self, memory: &Memory, lane: Lane) -> Option<Key> {
+    fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
         self.wire.register(memory, lane)
     }
 
@@ -301,11 +301,11 @@ impl Wire for Ending {
         self.wire.release(lane, key);
     }
 
-    fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {
+    fn key_of(&self, memory: &SimMemory, rail: usize) -> Option<Key> {
         self.wire.key_of(memory, rail)
     }
 
-    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Memory> {
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<SimMemory> {
         self.wire.memory_of(rail, key, length, written)
     }
 
@@ -356,7 +356,7 @@ fn arbitrary_notes_affect_only_their_sender() {
         let mut open: Vec<(Rank, Id)> = Vec::new();
         for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
             for length in [40_000, 300_000] {
-                let send = sim.engine(from).send(to, 0, 0, Memory::pattern(5, length), length, false);
+                let send = sim.engine(from).send(to, 0, 0, SimMemory::pattern(5, length), length, false);
                 let receive = sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
                 if from + to == 3 {
                     open.extend([(from, send), (to, receive)]);
@@ -394,7 +394,7 @@ fn arbitrary_notes_affect_only_their_sender() {
 #[test]
 fn send_buffer_is_kept_while_adapter_reads_it() {
     let mut sim = job(conditions(NONE), Settings::default());
-    let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
+    let id = sim.engine(1).send(0, 0, 0, SimMemory::pattern(5, MIB), MIB, false);
     sim.engine(0).receive(ANY, RecvTarget::Allocate);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Two windows of pieces, which take 50 us to send.
@@ -422,7 +422,7 @@ fn answers_to_an_unacknowledging_peer_are_bounded() {
     sim.stop(0, true);
     let (from, to) = (Lane { peer: 0, rail: 0 }, Lane { peer: 1, rail: 0 });
     sim.engine(0).wire().wire_mut().connect(to);
-    let Key { address, key } = sim.engine(1).wire().register(&Memory::zero(PIECE), from).unwrap();
+    let Key { address, key } = sim.engine(1).wire().register(&SimMemory::zero(PIECE), from).unwrap();
     for number in 0..6000 {
         let kind = Kind::Packet { number, sending: number + 1, is_note: true };
         let mut bytes = Header { kind, told: Default::default() }.encode(None).to_vec();

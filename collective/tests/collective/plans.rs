@@ -1,6 +1,6 @@
 //! Every algorithm of every collective for 1 to 17 ranks, compared with the definition of the collective.
 
-use crate::interpret::{Cost, Memory, run};
+use crate::interpret::{Cost, RankMemory, run};
 use std::ops::Range;
 use transom_collective::{
     Algorithm, Call, Grid, Hosts, Layout, Plan, Shape, all_gather_v, all_to_all_sections, all_to_all_v, gather_v,
@@ -64,22 +64,24 @@ impl Case<'_> {
         (0..self.ranks).map(|rank| self.algorithm.plan(self.call, shape(rank))).collect()
     }
 
-    fn run(&self, random: &mut fastrand::Rng) -> (Vec<Memory<Element>>, Cost) {
+    fn run(&self, random: &mut fastrand::Rng) -> (Vec<RankMemory<Element>>, Cost) {
         let (n, len) = (self.ranks, self.len);
         let none = |count: usize| vec![String::new(); count];
         let memory = |rank: usize| match self.call {
-            Call::Barrier => Memory::new(none(0), none(0)),
-            Call::Broadcast { root } if rank != root => Memory::new(none(0), none(len)),
+            Call::Barrier => RankMemory::new(none(0), none(0)),
+            Call::Broadcast { root } if rank != root => RankMemory::new(none(0), none(len)),
             Call::Broadcast { .. } | Call::Reduce { .. } | Call::AllReduce { .. } | Call::Scan { .. } => {
-                Memory::new(none(0), elements(rank, 0..len))
+                RankMemory::new(none(0), elements(rank, 0..len))
             }
-            Call::ReduceScatter => Memory::new(elements(rank, 0..n * len), none(len)),
-            Call::Gather { root } => Memory::new(elements(rank, 0..len), none(if rank == root { n * len } else { 0 })),
+            Call::ReduceScatter => RankMemory::new(elements(rank, 0..n * len), none(len)),
+            Call::Gather { root } => {
+                RankMemory::new(elements(rank, 0..len), none(if rank == root { n * len } else { 0 }))
+            }
             Call::Scatter { root } => {
-                Memory::new(if rank == root { elements(rank, 0..n * len) } else { none(0) }, none(len))
+                RankMemory::new(if rank == root { elements(rank, 0..n * len) } else { none(0) }, none(len))
             }
-            Call::AllGather => Memory::new(elements(rank, 0..len), none(n * len)),
-            Call::AllToAll => Memory::new(elements(rank, 0..n * len), none(n * len)),
+            Call::AllGather => RankMemory::new(elements(rank, 0..len), none(n * len)),
+            Call::AllToAll => RankMemory::new(elements(rank, 0..n * len), none(n * len)),
         };
         let mut all: Vec<_> = (0..n).map(memory).collect();
         let commutes = matches!(self.call, Call::AllReduce { commutes: true } | Call::Reduce { commutes: true, .. });
@@ -88,7 +90,7 @@ impl Case<'_> {
         (all, cost)
     }
 
-    fn check(&self, all: &[Memory<Element>]) {
+    fn check(&self, all: &[RankMemory<Element>]) {
         let (n, len) = (self.ranks, self.len);
         for (rank, memory) in all.iter().enumerate() {
             let data = &memory.data;
@@ -364,7 +366,7 @@ fn plan_costs_stay_within_textbook_formulas() {
                 Call::Scatter { .. } => (ranks * len, len),
                 _ => (0, len),
             };
-            let mut memory: Vec<_> = plans.iter().map(|_| Memory::new(vec![(); given], vec![(); data])).collect();
+            let mut memory: Vec<_> = plans.iter().map(|_| RankMemory::new(vec![(); given], vec![(); data])).collect();
             let cost = run(&plans, &mut memory, &(), |(), ()| (), &mut random);
             assert_eq!(cost, formula(ranks, len), "{name} of {call:?}, {ranks} ranks, {len} elements");
         }
@@ -380,30 +382,30 @@ fn blocks_of_different_lengths_are_exchanged() {
         let starts: Vec<usize> = (0..ranks).map(|rank| counts[..rank].iter().sum()).collect();
         let all: Vec<_> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
         let none = |count: usize| vec![String::new(); count];
-        let mut carry = |plans: Vec<Plan>, mut memory: Vec<Memory<Element>>| {
+        let mut carry = |plans: Vec<Plan>, mut memory: Vec<RankMemory<Element>>| {
             run(&plans, &mut memory, &String::new(), fold, &mut random);
             memory
         };
 
         let plans = (0..ranks).map(|rank| all_gather_v(rank, &counts)).collect();
-        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..counts[rank]), none(total))).collect();
+        let memory = (0..ranks).map(|rank| RankMemory::new(elements(rank, 0..counts[rank]), none(total))).collect();
         assert!(carry(plans, memory).iter().all(|memory| memory.data == all));
 
         let root = ranks / 2;
         let plans = (0..ranks).map(|rank| gather_v(rank, root, &counts)).collect();
         let room = |rank| none(if rank == root { total } else { 0 });
-        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..counts[rank]), room(rank))).collect();
+        let memory = (0..ranks).map(|rank| RankMemory::new(elements(rank, 0..counts[rank]), room(rank))).collect();
         assert_eq!(carry(plans, memory)[root].data, all);
 
         let plans = (0..ranks).map(|rank| scatter_v(rank, root, &counts)).collect();
         let given = |rank| if rank == root { elements(root, 0..total) } else { none(0) };
-        let memory = (0..ranks).map(|rank| Memory::new(given(rank), none(counts[rank]))).collect();
+        let memory = (0..ranks).map(|rank| RankMemory::new(given(rank), none(counts[rank]))).collect();
         for (rank, memory) in carry(plans, memory).iter().enumerate() {
             assert_eq!(memory.data, elements(root, starts[rank]..starts[rank] + counts[rank]));
         }
 
         let plans = (0..ranks).map(|rank| reduce_scatter_v(rank, &counts)).collect();
-        let memory = (0..ranks).map(|rank| Memory::new(elements(rank, 0..total), none(counts[rank]))).collect();
+        let memory = (0..ranks).map(|rank| RankMemory::new(elements(rank, 0..total), none(counts[rank]))).collect();
         for (rank, memory) in carry(plans, memory).iter().enumerate() {
             for (index, element) in memory.data.iter().enumerate() {
                 assert_eq!(folded(element), of(0..ranks, starts[rank] + index));
@@ -417,7 +419,7 @@ fn blocks_of_different_lengths_are_exchanged() {
         let plans = (0..ranks).map(|rank| all_to_all_v(rank, &to_each(rank), &of_each(rank))).collect();
         let memory = |rank: usize| {
             let given = (0..ranks).flat_map(|to| (0..count(rank, to)).map(move |k| format!("{rank}>{to}.{k}")));
-            Memory::new(given.collect(), none(of_each(rank).iter().sum()))
+            RankMemory::new(given.collect(), none(of_each(rank).iter().sum()))
         };
         for (rank, memory) in carry(plans, (0..ranks).map(memory).collect()).iter().enumerate() {
             let want = (0..ranks).flat_map(|from| (0..count(from, rank)).map(move |k| format!("{from}>{rank}.{k}")));
@@ -447,7 +449,7 @@ fn sections_arrive_scattered_or_contiguous() {
             let plans: Vec<_> = (0..ranks).map(plan).collect();
             let memory = |rank: usize| {
                 let given = (0..all).map(|k| format!("{rank}>{}.{}", k / LEN, k % LEN)).collect();
-                let mut memory = Memory::new(given, vec![String::new(); all]);
+                let mut memory = RankMemory::new(given, vec![String::new(); all]);
                 for (side, every) in [given_apart, got_apart].into_iter().enumerate() {
                     let apart = (0..ranks).filter(|of| is_apart(rank, *of, every));
                     memory.sections[side] = apart.map(|of| (of, places(of))).collect();
@@ -476,7 +478,8 @@ fn neighbours_exchange<const D: usize>(shape: [usize; D], around: [bool; D]) {
     let name = |rank: usize, d: usize, side: usize, k: usize| format!("{rank}:{d}{}{k}", ["-", "+"][side]);
     let slots = || (0..D).flat_map(|d| [(d, 0), (d, 1)]);
     let given = |rank: usize| slots().flat_map(|(d, side)| (0..len).map(move |k| name(rank, d, side, k))).collect();
-    let mut all: Vec<_> = (0..ranks).map(|rank| Memory::new(given(rank), vec!["none".into(); 2 * D * len])).collect();
+    let mut all: Vec<_> =
+        (0..ranks).map(|rank| RankMemory::new(given(rank), vec!["none".into(); 2 * D * len])).collect();
     let plans: Vec<_> = (0..ranks).map(|rank| neighbours(rank, &grid, len)).collect();
     run(&plans, &mut all, &String::new(), fold, &mut random);
     for (rank, memory) in all.iter().enumerate() {

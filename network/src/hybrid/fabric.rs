@@ -7,7 +7,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{View, Word};
-use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
+use transom_windows::{
+    BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, UpdateInPlace, UserMemory, Wait, Wake,
+};
 
 impl<N: Network> OobExchange for Hybrid<N> {
     fn rank(&self) -> Rank {
@@ -243,7 +245,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         }
     }
 
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         self.network.buffer(bytes)
     }
 

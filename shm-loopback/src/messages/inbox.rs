@@ -272,11 +272,11 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::memory::MemoryBlock;
     use std::sync::Arc;
 
     fn inbox(ranks: usize) -> Inbox {
-        let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(len(ranks), 1).unwrap())), ranks);
+        let inbox = Inbox::new(View::whole(&Arc::new(MemoryBlock::heap(len(ranks), 1).unwrap())), ranks);
         inbox.open(0);
         inbox
     }

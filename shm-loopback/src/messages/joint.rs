@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::exports;
     use crate::loopback::Loopback;
-    use crate::memory::{Memory, View};
+    use crate::memory::{MemoryBlock, View};
     use crate::messages::inbox;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
@@ -271,7 +271,7 @@ mod tests {
     fn owner() -> (Vec<Reach>, Inbox, Vec<u8>, Key) {
         let ranks = Loopback::threads(2).unwrap();
         let ranks = ranks.iter().map(|rank| Reach::from(&*rank.0)).collect();
-        let inbox = Inbox::new(View::whole(&Arc::new(Memory::heap(inbox::len(2), 1).unwrap())), 2);
+        let inbox = Inbox::new(View::whole(&Arc::new(MemoryBlock::heap(inbox::len(2), 1).unwrap())), 2);
         let source: Vec<u8> = (0..LENGTH + AT).map(|i| (i * 7 + i / 256) as u8).collect();
         let address = source.as_ptr().expose_provenance();
         let from = Key { address: address as u64, key: exports::export(address, source.len()) };

@@ -67,11 +67,11 @@ pub enum On {
 pub struct Call {
     pub target: Rank,
     pub elements: Vec<usize>,
-    pub what: What,
+    pub what: Action,
 }
 
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum Action {
     Put(How, Vec<u64>),
     Get(How),
     Accumulate(How, Op, Vec<u64>),
@@ -226,7 +226,7 @@ impl Maker {
                 continue;
             }
             let values = self.values(elements.len());
-            calls.push(Call { target, elements, what: What::Put(How::Signal, values) });
+            calls.push(Call { target, elements, what: Action::Put(How::Signal, values) });
         }
         vec![Epoch { on: On::All(Assert::empty()), calls, dropped: self.random.bool() }]
     }
@@ -245,7 +245,7 @@ impl Maker {
                     .random
                     .choice([How::One, How::Plain, How::Request])
                     .expect("the list of choices is not empty");
-                Call { target, elements: vec![element], what: What::Fetch(how, op, maker.values(1)) }
+                Call { target, elements: vec![element], what: Action::Fetch(how, op, maker.values(1)) }
             };
             let calls = (0..calls).map(|_| call(maker)).collect();
             vec![Epoch { on: On::All(Assert::empty()), calls, dropped: false }]
@@ -263,11 +263,11 @@ impl Maker {
             let Some(call) = (if local { self.local_call(rank) } else { self.remote_call(may) }) else { continue };
             let places: Vec<_> = call.elements.iter().map(|&at| (call.target, at)).collect();
             if places.iter().any(|place| pending.contains(place)) {
-                let settle = What::Settle { all: self.random.bool() };
+                let settle = Action::Settle { all: self.random.bool() };
                 calls.push(Call { target: call.target, elements: vec![], what: settle });
                 pending.clear();
             }
-            if let What::Put(..) | What::Get(How::Request | How::Dropped) = call.what {
+            if let Action::Put(..) | Action::Get(How::Request | How::Dropped) = call.what {
                 pending.extend(places);
             }
             calls.push(call);
@@ -280,7 +280,7 @@ impl Maker {
         let shared = self.shared && matches!(self.flavour, Flavour::Shared | Flavour::Allocate);
         let target = if shared { self.random.usize(..self.ranks()) } else { rank };
         let elements = self.elements(target, 0, self.lens[target] / 2, true)?;
-        let what = if self.random.bool() { What::Store(self.values(elements.len())) } else { What::Load };
+        let what = if self.random.bool() { Action::Store(self.values(elements.len())) } else { Action::Load };
         Some(Call { target, elements, what })
     }
 
@@ -295,7 +295,7 @@ impl Maker {
             0 | 1 => {
                 let elements = self.elements(target, plain.start, plain.end, how != How::Section)?;
                 let values = self.values(elements.len());
-                (elements, What::Put(how, values))
+                (elements, Action::Put(how, values))
             }
             2 | 3 => {
                 let contiguous = !matches!(how, How::Section);
@@ -304,22 +304,22 @@ impl Maker {
                     true => (vec![self.elements(target, atomic.start, atomic.end, true)?[0]], How::One),
                     false => (self.elements(target, plain.start, plain.end, contiguous)?, how),
                 };
-                (elements, What::Get(how))
+                (elements, Action::Get(how))
             }
             4 => {
                 let elements = self.elements(target, atomic.start, atomic.end, true)?;
                 let operands = self.operands(elements.len());
-                (elements, What::Accumulate(how, self.op(), operands))
+                (elements, Action::Accumulate(how, self.op(), operands))
             }
             5 => {
                 let elements = self.elements(target, atomic.start, atomic.end, true)?;
                 let operands = self.operands(elements.len());
-                (elements, What::Fetch(how, self.op(), operands))
+                (elements, Action::Fetch(how, self.op(), operands))
             }
             _ => {
                 let elements = vec![self.elements(target, atomic.start, atomic.end, true)?[0]];
                 let [expected, new] = [self.operands(1)[0], self.operands(1)[0]];
-                (elements, What::Swap { expected, new })
+                (elements, Action::Swap { expected, new })
             }
         };
         Some(Call { target, elements, what }.fitting())
@@ -357,14 +357,16 @@ impl Maker {
 impl Call {
     /// The call for one element has no more than one.
     fn fitting(mut self) -> Self {
-        use What::{Accumulate, Fetch, Get, Put};
+        use Action::{Accumulate, Fetch, Get, Put};
         let how = match &self.what {
             Put(how, _) | Get(how) | Accumulate(how, ..) | Fetch(how, ..) => Some(*how),
             _ => None,
         };
         if how == Some(How::One) {
             self.elements.truncate(1);
-            if let What::Put(_, values) | What::Accumulate(_, _, values) | What::Fetch(_, _, values) = &mut self.what {
+            if let Action::Put(_, values) | Action::Accumulate(_, _, values) | Action::Fetch(_, _, values) =
+                &mut self.what
+            {
                 values.truncate(1);
             }
         }
@@ -373,7 +375,7 @@ impl Call {
 
     /// Returns whether the call may change elements of a rank's part.
     fn changes(&self, rank: Rank) -> bool {
-        let changing = !matches!(self.what, What::Get(_) | What::Load | What::Settle { .. });
+        let changing = !matches!(self.what, Action::Get(_) | Action::Load | Action::Settle { .. });
         changing && self.target == rank
     }
 }
@@ -393,7 +395,7 @@ impl Phase {
             first.set(Assert::NOPUT, !changed && random.bool());
             before.push(first);
             let mut last = if none_after { Assert::NOSUCCEED } else { Assert::empty() };
-            let stored = calls(rank).any(|call| matches!(call.what, What::Store(_)));
+            let stored = calls(rank).any(|call| matches!(call.what, Action::Store(_)));
             last.set(Assert::NOSTORE, !stored && random.bool());
             after.push(last);
         }

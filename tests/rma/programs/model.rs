@@ -16,7 +16,7 @@
 //!
 //! Rule 1 is per element: the order in which two elements change is not defined.
 
-use super::make::{Call, Flavour, How, On, Phase, Program, Sync, What};
+use super::make::{Action, Call, Flavour, How, On, Phase, Program, Sync};
 use crate::arithmetic::Model;
 use std::collections::HashSet;
 use transom::{Op, Rank};
@@ -136,14 +136,14 @@ fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Opti
         for call in &epoch.calls {
             for (i, &element) in call.elements.iter().enumerate() {
                 let act = match &call.what {
-                    What::Put(_, values) | What::Store(values) => Act::Write(values[i]),
-                    What::Get(How::Dropped) | What::Settle { .. } => continue,
-                    What::Get(_) | What::Load => Act::Read(log.next()?),
-                    What::Accumulate(_, op, operands) | What::Fetch(How::Dropped, op, operands) => {
+                    Action::Put(_, values) | Action::Store(values) => Act::Write(values[i]),
+                    Action::Get(How::Dropped) | Action::Settle { .. } => continue,
+                    Action::Get(_) | Action::Load => Act::Read(log.next()?),
+                    Action::Accumulate(_, op, operands) | Action::Fetch(How::Dropped, op, operands) => {
                         Act::Update(*op, operands[i], None)
                     }
-                    What::Fetch(_, op, operands) => Act::Update(*op, operands[i], Some(log.next()?)),
-                    What::Swap { expected, new } => Act::Swap { expected: *expected, new: *new, was: log.next()? },
+                    Action::Fetch(_, op, operands) => Act::Update(*op, operands[i], Some(log.next()?)),
+                    Action::Swap { expected, new } => Act::Swap { expected: *expected, new: *new, was: log.next()? },
                 };
                 let together = call.elements.len() > 1;
                 events.push(Event { target: call.target, element, epoch: number, hold, act, together });
@@ -156,7 +156,7 @@ fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Opti
 impl Call {
     /// Returns whether the call signals a rank.
     pub fn signals(&self, rank: Rank) -> bool {
-        matches!(self.what, What::Put(How::Signal, _)) && self.target == rank
+        matches!(self.what, Action::Put(How::Signal, _)) && self.target == rank
     }
 }
 

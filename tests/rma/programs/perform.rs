@@ -1,6 +1,6 @@
 //! Runs a program as one of its ranks, and records the values that the rank reads.
 
-use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
+use super::make::{Action, Call, Epoch, Flavour, How, On, Phase, Program, Sync};
 use transom::provider::Provider;
 use transom::windows::Request;
 use transom::windows::{Attached, Local, Target};
@@ -233,20 +233,20 @@ impl Actor<'_> {
                 self.part(local.of(self.me).unwrap(), call.target)
             };
             match &call.what {
-                What::Load => seen[which] = part().read(first, elements.len()).unwrap(),
-                What::Store(values) => part().write(first, values).unwrap(),
-                What::Settle { all } => {
+                Action::Load => seen[which] = part().read(first, elements.len()).unwrap(),
+                Action::Store(values) => part().write(first, values).unwrap(),
+                Action::Settle { all } => {
                     settle(&mut requests, &mut seen, *all);
                     targets.iter().for_each(|target| target.flush().and(target.flush_local()).unwrap());
                 }
-                What::Put(how, values) => match how {
+                Action::Put(how, values) => match how {
                     How::Plain | How::One => target().put(first, values).unwrap(),
                     How::Section => target().put_section(&section(elements), values).unwrap(),
                     How::Signal => target().put_signal(first, values, 0, 1).unwrap(),
                     How::Request => requests.push((usize::MAX, target().rput(first, values.clone()).unwrap())),
                     How::Dropped => drop(target().rput(first, values.clone()).unwrap()),
                 },
-                What::Get(how) => {
+                Action::Get(how) => {
                     let mut into = vec![0; elements.len()];
                     match how {
                         How::One => into[0] = target().get_one(first).unwrap(),
@@ -259,7 +259,7 @@ impl Actor<'_> {
                         seen[which] = into;
                     }
                 }
-                What::Accumulate(how, op, operands) => {
+                Action::Accumulate(how, op, operands) => {
                     let done = match how {
                         How::Request => {
                             target().raccumulate(first, *op, operands.clone()).map(|r| requests.push((usize::MAX, r)))
@@ -269,7 +269,7 @@ impl Actor<'_> {
                     };
                     done.unwrap();
                 }
-                What::Fetch(how, op, operands) => {
+                Action::Fetch(how, op, operands) => {
                     let mut was = vec![0; operands.len()];
                     let done = match how {
                         How::One => target().fetch_and_op(first, *op, operands[0]).map(|one| seen[which] = vec![one]),
@@ -281,7 +281,7 @@ impl Actor<'_> {
                     };
                     done.unwrap();
                 }
-                What::Swap { expected, new } => {
+                Action::Swap { expected, new } => {
                     seen[which] = vec![target().compare_and_swap(first, *expected, *new).unwrap()];
                 }
             }

@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use transom_launch::lock;
-use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
+use transom_windows::{BoxBytes, BufferMemory, FabricError};
 
 /// Chunk size for puts and gets through slots, in bytes.
 const CHUNK: usize = 32 << 10;
@@ -209,9 +209,9 @@ impl RegisteredMemory {
     }
 
     /// A buffer for the program, registered as long as the program has it.
-    pub fn buffer(&self, bytes: usize) -> Result<OfProgram, FabricError> {
+    pub fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         if bytes < LOOKED_UP {
-            return OfProgram::plain(bytes);
+            return BufferMemory::plain(bytes);
         }
         let system = |error| FabricError::System {
             what: format!("registering a buffer of {bytes} bytes"),
@@ -220,7 +220,7 @@ impl RegisteredMemory {
         let mut lease = self.lease(bytes).map_err(system)?;
         let mut taken = lease.take();
         taken[..bytes].fill(0);
-        Ok(OfProgram::kept(taken, move |bytes| {
+        Ok(BufferMemory::kept(taken, move |bytes| {
             lease.put_back(bytes);
             drop(lease);
         }))
@@ -229,7 +229,7 @@ impl RegisteredMemory {
     fn lease(&self, bytes: usize) -> Result<Lease<Pinned>, VerbsError> {
         self.pool.lease(bytes, |size| {
             let none = |_| VerbsError::system("buffers", std::io::ErrorKind::OutOfMemory.into());
-            let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Buffer);
+            let pinned = Pinned::new(&self.domain, BufferMemory::zeroed(size).map_err(none)?, Access::Buffer);
             let mut pinned = pinned.map_err(|(error, _)| error)?.listed_in(&self.table);
             for (domain, table) in &*lock(&self.further) {
                 pinned.also(domain, table, Access::Buffer).unwrap_or_else(|error| self.refused(error));

@@ -19,7 +19,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, View};
-use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, Wait};
+use transom_windows::{BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, Wait};
 
 impl Network for Verbs {
     const NAME: &'static str = "verbs";
@@ -116,7 +116,7 @@ impl Network for Verbs {
         unsafe { self.0.finish_get(moving, into) }
     }
 
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         self.0.core().memory.buffer(bytes)
     }
 

@@ -5,7 +5,7 @@ mod patterns;
 
 pub use patterns::{ALL, Skeleton, Step};
 
-use super::{Conditions, Faults, Memory, Sim, SimWire, Traffic};
+use super::{Conditions, Faults, Sim, SimMemory, SimWire, Traffic};
 use crate::config::{Changes, Config, Paths};
 use crate::delivery::{Delivery, Settings};
 use crate::engine::{Channels, RecvTarget};
@@ -186,7 +186,7 @@ pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&
                 sim.engine(rank).receive(Select { source: Some(from), ..PAIRS }, RecvTarget::Allocate);
             }
             for (to, bytes) in step.sends {
-                sim.engine(rank).send(to, 0, 0, Memory::zero(bytes), bytes, false);
+                sim.engine(rank).send(to, 0, 0, SimMemory::zero(bytes), bytes, false);
             }
             if step.compute > 0 {
                 // Compute times vary, as on a real machine, but identically for every configuration.

@@ -4,7 +4,7 @@
 use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
 use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
@@ -175,7 +175,7 @@ pub fn job(seed: u64) -> (Sim, usize) {
     let mut bystanders = 0;
     for (tag, length) in (0..).zip([0, 100, 5000, 12_000, 100_000]) {
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
-            sim.engine(a).send(b, 0, tag, Memory::pattern(1, length), length, tag == 1);
+            sim.engine(a).send(b, 0, tag, SimMemory::pattern(1, length), length, tag == 1);
             sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, RecvTarget::Allocate);
             bystanders += usize::from(a + b == 3);
         }

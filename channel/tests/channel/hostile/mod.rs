@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
-use transom_channel::sim::{Conditions, Memory, Sim};
+use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Request, Wire};
 use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
@@ -87,7 +87,7 @@ fn protocol_violation_names_the_broken_rule() {
     for (rule, sequence, body) in rows {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
         // Announced by RTS, and not received.
-        let id = sim.engine(1).send(0, 0, 5, Memory::pattern(1, length as usize), length as usize, false);
+        let id = sim.engine(1).send(0, 0, 5, SimMemory::pattern(1, length as usize), length as usize, false);
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
@@ -112,7 +112,7 @@ fn protocol_violation_names_the_broken_rule() {
     // More envelopes than 256 bytes of credit and 64 of overdraft allow.
     let config = Config { budget: 0, overdraft: 64, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
-    sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+    sim.engine(1).send(0, 0, 5, SimMemory::zero(0), 0, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
     // Stop rank 0: its own engine would reject acknowledgements of packets it has not sent.
@@ -126,7 +126,7 @@ fn protocol_violation_names_the_broken_rule() {
     assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or freed more than was sent")));
     // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
-    sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+    sim.engine(1).send(0, 0, 5, SimMemory::zero(0), 0, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
     sim.stop(0, true);
@@ -167,7 +167,7 @@ fn rail_cut_sent_through_a_ring_is_refused() {
         conditions.rails.push(conditions.rails[0]);
         let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
         for _ in 0..4 {
-            sim.engine(0).send(1, 0, 5, Memory::zero(8), 8, false);
+            sim.engine(0).send(1, 0, 5, SimMemory::zero(8), 8, false);
             sim.wake(0, 0);
             while sim.step().is_some() {}
         }
@@ -211,7 +211,7 @@ fn request_before_the_last_answer_disconnects() {
         let datagrams = Rail { kind: RailKind::Datagram, read: false, write: false, ..conditions.rails[0] };
         conditions.rails.push(datagrams);
         let mut sim = Sim::new(1, 2, conditions, &Config { connections, ..Config::default() }).unwrap();
-        sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+        sim.engine(1).send(0, 0, 5, SimMemory::zero(0), 0, false);
         if !first.is_empty() {
             sim.engine(1).pipe_open(0, transom_channel::pipe::Config::default()).unwrap();
         }
@@ -230,7 +230,7 @@ fn request_before_the_last_answer_disconnects() {
 #[test]
 fn impossible_write_request_is_refused_once() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
-    let sender = sim.engine(1).send(0, 0, 5, Memory::zero(100_000), 100_000, false);
+    let sender = sim.engine(1).send(0, 0, 5, SimMemory::zero(100_000), 100_000, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
     sim.stop(0, true);

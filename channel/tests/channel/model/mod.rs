@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use transom_channel::polling::Order;
 use transom_channel::ring::{CompletionFlag, RingConfig};
 use transom_channel::rules::Rules;
-use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
+use transom_channel::sim::{Conditions, Sim, SimMemory, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, RecvTarget, Select, Wire};
@@ -20,7 +20,7 @@ use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, R
 /// and the sums of all ranks' counters.
 pub fn counts_of_seeds<W>(usual: u64, run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
 where
-    W: Wire<Memory = Memory>,
+    W: Wire<Memory = SimMemory>,
 {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(usual), |seed| seed..seed + 1);
@@ -191,7 +191,7 @@ pub struct Receive {
     pub starved: bool,
 }
 
-pub struct Job<W: Wire<Memory = Memory> = SimWire> {
+pub struct Job<W: Wire<Memory = SimMemory> = SimWire> {
     pub sim: Sim<W>,
     pub rng: fastrand::Rng,
     pub setup: Setup,
@@ -208,7 +208,7 @@ pub struct Job<W: Wire<Memory = Memory> = SimWire> {
 const TAGS: u32 = 3;
 
 /// The job with a random marker, the same at all ranks; an error if its rails do not support the marker.
-fn marked<W: Wire<Memory = Memory>>(
+fn marked<W: Wire<Memory = SimMemory>>(
     seed: u64,
     setup: &Setup,
     over: &impl Fn(SimWire) -> W,
@@ -221,7 +221,7 @@ fn marked<W: Wire<Memory = Memory>>(
     Sim::over(seed, conditions, configs.collect(), over)
 }
 
-impl<W: Wire<Memory = Memory>> Job<W> {
+impl<W: Wire<Memory = SimMemory>> Job<W> {
     /// A job whose wires are made of those of the network; see [`Sim::over`].
     pub fn new(seed: u64, setup: Setup, over: impl Fn(SimWire) -> W) -> Job<W> {
         let sim = marked(seed, &setup, &over)
@@ -279,7 +279,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         Ok(())
     }
 
-    fn has_sent(&mut self, number: u64, done: Completion<Memory>) -> Result<(), String> {
+    fn has_sent(&mut self, number: u64, done: Completion<SimMemory>) -> Result<(), String> {
         let message = &mut self.messages[number as usize];
         let status = done.result.map_err(|error| format!("send of message {number}: {error}"))?;
         let memory = done.memory.expect("a completed send returns its memory");
@@ -292,7 +292,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         Ok(())
     }
 
-    fn received(&mut self, rank: Rank, done: Completion<Memory>) -> Result<(), String> {
+    fn received(&mut self, rank: Rank, done: Completion<SimMemory>) -> Result<(), String> {
         let key = (rank, done.id);
         let number = *self.open.get(&key).ok_or("something completed that was not under way")?;
         let (status, room) = match done.result {
@@ -379,7 +379,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         let tag = if length == 0 { TAGS + number as u32 } else { self.rng.u32(..TAGS) };
         let context = self.rng.u32(..2);
         self.messages.push(Message { from: rank, to, context, tag, length, taken: None, sent: false });
-        let memory = Memory::pattern(number, length);
+        let memory = SimMemory::pattern(number, length);
         let part = Data::Of(Part { memory: &memory, at: 0, length });
         let sync = self.rng.u8(..5) == 0;
         if !sync && self.sim.engine(rank).try_send(to, context, tag, part) {
@@ -391,12 +391,12 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         self.sends.insert((rank, id), number);
     }
 
-    fn room(&mut self, matched: bool) -> RecvTarget<Memory> {
+    fn room(&mut self, matched: bool) -> RecvTarget<SimMemory> {
         match self.rng.u32(..10) {
             0 if !matched => RecvTarget::Probe,
             0..3 => RecvTarget::Allocate,
             3 => short(self.rng.usize(1..400)),
-            4..6 => RecvTarget::Make(|length| Some(Memory::zero(length))),
+            4..6 => RecvTarget::Make(|length| Some(SimMemory::zero(length))),
             _ => short(8 << 20),
         }
     }
@@ -546,6 +546,6 @@ impl<W: Wire<Memory = Memory>> Job<W> {
     }
 }
 
-fn short(length: usize) -> RecvTarget<Memory> {
-    RecvTarget::Into(Memory::zero(length), length)
+fn short(length: usize) -> RecvTarget<SimMemory> {
+    RecvTarget::Into(SimMemory::zero(length), length)
 }

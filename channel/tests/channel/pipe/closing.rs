@@ -37,7 +37,7 @@ fn pipe_misuse_error_names_the_fault() {
     while sim.step().is_some() {}
     let closed = sim.engine(1).pipe_put(b, &[1; 10]).unwrap_err();
     assert_eq!(closed.to_string(), "the pipe to rank 0: it has closed its end");
-    sim.engine(1).pipe_start_put(b, Memory::pattern(1, 10), 10).unwrap();
+    sim.engine(1).pipe_start_put(b, SimMemory::pattern(1, 10), 10).unwrap();
     assert_eq!(sim.engine(1).completed().unwrap().result, Err(closed));
     assert_eq!(sim.engine(1).pipe_get(b, &mut [0; 4]), Ok(None));
     sim.engine(1).pipe_close(b);
@@ -61,7 +61,7 @@ fn closed_peer_fails_puts_in_flight() {
         let mut sim = Sim::new(3, 2, Conditions::default(), &Config::default()).unwrap();
         let [a, b] = joined(&mut sim, 0, 1, Pipe { step, ..Pipe::default() });
         let length = 5 << 20;
-        let puts = [0, 1].map(|i| sim.engine(0).pipe_start_put(a, Memory::pattern(i, length), length).unwrap());
+        let puts = [0, 1].map(|i| sim.engine(0).pipe_start_put(a, SimMemory::pattern(i, length), length).unwrap());
         (0..30).for_each(|_| _ = sim.step());
         sim.engine(1).pipe_close(b);
         while sim.step().is_some() {}
@@ -91,7 +91,7 @@ fn bytes_put_before_closing_can_still_be_got() {
         assert_eq!(sim.engine(1).pipe_get(b, &mut into), Ok(Some(40_000)));
         assert!(into[..40_000] == stretch(1, 0, 40_000));
         assert_eq!(sim.engine(1).pipe_get(b, &mut into), Ok(None));
-        let get = sim.engine(1).pipe_start_get(b, Memory::zero(50_000), 50_000).unwrap();
+        let get = sim.engine(1).pipe_start_get(b, SimMemory::zero(50_000), 50_000).unwrap();
         let done = sim.engine(1).completed().unwrap();
         assert_eq!((done.id, done.result.unwrap().length), (get, 0));
     }
@@ -114,7 +114,7 @@ fn both_ends_close_with_buffers_in_flight() {
             let length = 5 << 20;
             for (rank, id) in &ends {
                 (0..2).for_each(|i| {
-                    _ = sim.engine(*rank).pipe_start_put(*id, Memory::pattern(i, length), length).unwrap()
+                    _ = sim.engine(*rank).pipe_start_put(*id, SimMemory::pattern(i, length), length).unwrap()
                 });
             }
             (0..30).for_each(|_| _ = sim.step());

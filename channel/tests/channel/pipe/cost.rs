@@ -92,9 +92,9 @@ fn long_pipe_buffer_is_sent_without_copies() {
             let conditions = Conditions { rails: vec![rail], ..Conditions::default() };
             let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
             let [a, b] = joined(&mut sim, 0, 1, Pipe { step, ..Pipe::default() });
-            let data = Memory::pattern(5, length);
+            let data = SimMemory::pattern(5, length);
             let put = sim.engine(0).pipe_start_put(a, data, length).unwrap();
-            let get = sim.engine(1).pipe_start_get(b, Memory::zero(length), length).unwrap();
+            let get = sim.engine(1).pipe_start_get(b, SimMemory::zero(length), length).unwrap();
             while sim.step().is_some() {}
             let done = sim.engine(0).completed().unwrap();
             assert_eq!((done.id, done.result.unwrap().length), (put, length as u64));

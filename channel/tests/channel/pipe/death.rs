@@ -18,11 +18,11 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     for (other, pipe) in [(1, victim), (2, living)] {
         for (rank, end) in [(0, pipe[0]), (other, pipe[1])] {
             for _ in 0..2 {
-                let put = sim.engine(rank).pipe_start_put(end, Memory::pattern(9, length), length).unwrap();
+                let put = sim.engine(rank).pipe_start_put(end, SimMemory::pattern(9, length), length).unwrap();
                 open.insert((rank, put), other);
             }
             for _ in 0..3 {
-                let get = sim.engine(rank).pipe_start_get(end, Memory::zero(length), length).unwrap();
+                let get = sim.engine(rank).pipe_start_get(end, SimMemory::zero(length), length).unwrap();
                 open.insert((rank, get), other);
                 gets.insert((rank, get));
             }
@@ -48,7 +48,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
                 Ok(status) if other == 2 && gets.remove(&(rank, done.id)) => {
                     living_bytes += status.length;
                     let end = living[usize::from(rank == 2)];
-                    let get = sim.engine(rank).pipe_start_get(end, Memory::zero(length), length).unwrap();
+                    let get = sim.engine(rank).pipe_start_get(end, SimMemory::zero(length), length).unwrap();
                     open.insert((rank, get), 2);
                     gets.insert((rank, get));
                     sim.wake(rank, 0);
@@ -73,7 +73,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     }
     assert_eq!(engine.pipe_get(victim[0], &mut vec![0; length]), Err(lost.clone()));
     assert_eq!(engine.pipe_put(victim[0], &vec![0; length]), Err(lost.clone()));
-    let put = engine.pipe_start_put(victim[0], Memory::zero(9), 9).unwrap();
+    let put = engine.pipe_start_put(victim[0], SimMemory::zero(9), 9).unwrap();
     let done = engine.completed().unwrap();
     assert_eq!((done.id, done.result, done.memory.unwrap().len()), (put, Err(lost.clone()), 9));
     assert_eq!(engine.pipe_open(1, Pipe::default()).unwrap_err(), lost);

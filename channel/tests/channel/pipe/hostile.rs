@@ -24,11 +24,11 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
         let other = joined(&mut sim, 1, 2, config);
         for _ in 0..20 {
             let length = rng.usize(1..1000);
-            sim.engine(1).pipe_start_put(id, Memory::pattern(1, length), length).unwrap();
-            sim.engine(1).pipe_start_get(id, Memory::zero(length), length).unwrap();
+            sim.engine(1).pipe_start_put(id, SimMemory::pattern(1, length), length).unwrap();
+            sim.engine(1).pipe_start_get(id, SimMemory::zero(length), length).unwrap();
             if rng.u8(..3) == 0 {
-                sim.engine(0).pipe_start_put(mine, Memory::pattern(1, length), length).unwrap();
-                sim.engine(0).pipe_start_get(mine, Memory::zero(length), length).unwrap();
+                sim.engine(0).pipe_start_put(mine, SimMemory::pattern(1, length), length).unwrap();
+                sim.engine(0).pipe_start_get(mine, SimMemory::zero(length), length).unwrap();
             }
         }
         for _ in 0..rng.usize(1..20) {
@@ -57,7 +57,7 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
             sim.wake(1, 0);
         }
         let length = 5000;
-        sim.engine(2).pipe_start_put(other[1], Memory::bytes(&stretch(7, 0, length)), length).unwrap();
+        sim.engine(2).pipe_start_put(other[1], SimMemory::bytes(&stretch(7, 0, length)), length).unwrap();
         let mut steps = 0;
         let (mut got, mut lost) = (0, None);
         let mut into = vec![0; length];
@@ -118,7 +118,7 @@ const CHUNKS: [usize; 4] = [504, 632, 760, 888];
 fn invalid_length_request_of_a_put_disconnects_peer() {
     for length in [0, 301, 1 << 40, u64::MAX] {
         let (mut sim, id, to) = by_hand(Step::Write);
-        sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();
+        sim.engine(1).pipe_start_put(id, SimMemory::pattern(1, 300), 300).unwrap();
         sim.wake(1, 0);
         while sim.step().is_some() {}
         // `Clear`: the first `length` of the announced bytes may be written here.

@@ -8,7 +8,7 @@ mod hostile;
 mod random;
 
 use transom_channel::pipe::{Config as Pipe, Offer, Step};
-use transom_channel::sim::{Memory, Sim};
+use transom_channel::sim::{Sim, SimMemory};
 use transom_channel::wire::{Rail, RailKind, WireMemory};
 use transom_channel::{Id, Rank};
 
@@ -47,7 +47,7 @@ fn joined(sim: &mut Sim, a: Rank, b: Rank, config: Pipe) -> [Id; 2] {
     [one.0, two.0]
 }
 
-fn content(memory: &Memory, length: usize) -> Vec<u8> {
+fn content(memory: &SimMemory, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     memory.read(0, &mut bytes);
     bytes

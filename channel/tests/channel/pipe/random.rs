@@ -26,7 +26,7 @@ struct End {
     /// Bytes that the other end will put in all.
     coming: usize,
     /// Started puts: start offset, memory and length.
-    puts: BTreeMap<Id, (usize, Memory, usize)>,
+    puts: BTreeMap<Id, (usize, SimMemory, usize)>,
     /// Started gets in order, with the room of each.
     gets: Vec<(Id, usize)>,
     ended: bool,
@@ -60,7 +60,7 @@ impl End {
             }
             2 if left > 0 && self.puts.len() < 3 => {
                 let length = some(rng, 0, left, &[40, 700, 9000]);
-                let bytes = Memory::bytes(&stretch(self.streams[0], self.put, length));
+                let bytes = SimMemory::bytes(&stretch(self.streams[0], self.put, length));
                 let id = engine.pipe_start_put(self.id, bytes.clone(), length).unwrap();
                 self.puts.insert(id, (self.put, bytes, length));
                 self.put += length;
@@ -79,7 +79,7 @@ impl End {
             }
             5 if self.gets.len() < 3 && !self.over => {
                 let room = some(rng, 0, usize::MAX, &[30, 500, 20_000]);
-                let id = engine.pipe_start_get(self.id, Memory::zero(room), room).unwrap();
+                let id = engine.pipe_start_get(self.id, SimMemory::zero(room), room).unwrap();
                 self.gets.push((id, room));
             }
             _ => {}
@@ -106,7 +106,7 @@ impl End {
     }
 
     /// Handles an operation that has ended; `false` if it belongs to another end.
-    fn ended(&mut self, id: Id, length: usize, memory: &Memory) -> bool {
+    fn ended(&mut self, id: Id, length: usize, memory: &SimMemory) -> bool {
         if let Some((at, bytes, whole)) = self.puts.remove(&id) {
             assert_eq!(length, whole);
             assert!(content(&bytes, whole) == stretch(self.streams[0], at, whole), "a put changed its buffer");

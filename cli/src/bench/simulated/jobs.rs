@@ -1,7 +1,7 @@
 //! Simulated jobs, and times measured in them.
 
 use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Memory, Sim, SimWire, skeletons};
+use transom_channel::sim::{Conditions, Sim, SimMemory, SimWire, skeletons};
 use transom_channel::wire::{Rail, RailKind};
 use transom_channel::{Changes, Config, Id, Rank, RecvTarget, Select, Wire};
 
@@ -56,16 +56,16 @@ fn alone(config: &Config) -> Conditions {
     Conditions { host: 0, ..conditions }
 }
 
-fn begin<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, from: Rank, to: Rank, length: usize) -> Id {
+fn begin<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, from: Rank, to: Rank, length: usize) -> Id {
     let select = Select { context: 0, source: Some(from), tag: None };
-    let id = sim.engine(to).receive(select, RecvTarget::Into(Memory::zero(length), length));
-    sim.engine(from).send(to, 0, 0, Memory::zero(length), length, false);
+    let id = sim.engine(to).receive(select, RecvTarget::Into(SimMemory::zero(length), length));
+    sim.engine(from).send(to, 0, 0, SimMemory::zero(length), length, false);
     [from, to].into_iter().for_each(|rank| sim.wake(rank, 0));
     id
 }
 
 /// Simulates until all these receives have completed, and returns the elapsed nanoseconds.
-fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id)>) -> u64 {
+fn until<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id)>) -> u64 {
     let (began, mut left) = (sim.now(), receives.len());
     receives.sort_unstable();
     while left > 0 {
@@ -79,7 +79,7 @@ fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id
 }
 
 /// Nanoseconds of successive messages in both directions, one way: of the first, and of half the last round trip.
-pub fn one_way<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, length: usize) -> [f64; 2] {
+pub fn one_way<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, length: usize) -> [f64; 2] {
     let mut times = [0.0; 2];
     for turn in 0..24 {
         let there = begin(sim, 0, 1, length);
@@ -95,7 +95,7 @@ pub fn one_way<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, length: usize) -> [f6
 }
 
 /// Nanoseconds of `count` concurrent messages per pair, after a warm-up round.
-pub fn together<W: Wire<Memory = Memory>>(
+pub fn together<W: Wire<Memory = SimMemory>>(
     sim: &mut Sim<W>,
     pairs: &[(Rank, Rank)],
     length: usize,
@@ -115,7 +115,12 @@ pub type Happens<'a, W> = (f64, &'a dyn Fn(&mut Sim<W>));
 
 /// MB/s in each interval of `each` ms, with 8 messages of 128 KiB in flight, and with the changes of `happens` applied
 /// in between.
-pub fn over_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, each: f64, all: f64, happens: &[Happens<W>]) -> Vec<f64> {
+pub fn over_time<W: Wire<Memory = SimMemory>>(
+    sim: &mut Sim<W>,
+    each: f64,
+    all: f64,
+    happens: &[Happens<W>],
+) -> Vec<f64> {
     const LENGTH: usize = 128 << 10;
     let mut came = vec![0.0; (all / each) as usize];
     let mut happens = happens.iter().peekable();

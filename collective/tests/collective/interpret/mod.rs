@@ -1,11 +1,11 @@
 //! An interpreter of the plans of all ranks, which also counts their cost.
 
 use std::collections::{HashMap, VecDeque};
-use transom_collective::{Local, Order, Place, Plan, Rank, Span};
+use transom_collective::{Local, Order, Plan, PlanBuffer, Rank, Span};
 
 /// The memories of one rank.
 #[derive(Clone, Debug)]
-pub struct Memory<E> {
+pub struct RankMemory<E> {
     pub given: Vec<E>,
     pub data: Vec<E>,
     scratch: Vec<E>,
@@ -13,16 +13,16 @@ pub struct Memory<E> {
     pub sections: [HashMap<Rank, Vec<usize>>; 2],
 }
 
-impl<E: Clone> Memory<E> {
+impl<E: Clone> RankMemory<E> {
     pub fn new(given: Vec<E>, data: Vec<E>) -> Self {
-        Memory { given, data, scratch: Vec::new(), sections: Default::default() }
+        RankMemory { given, data, scratch: Vec::new(), sections: Default::default() }
     }
 
-    fn at(&mut self, place: Place) -> &mut Vec<E> {
+    fn at(&mut self, place: PlanBuffer) -> &mut Vec<E> {
         match place {
-            Place::Given => &mut self.given,
-            Place::Data => &mut self.data,
-            Place::Scratch => &mut self.scratch,
+            PlanBuffer::Given => &mut self.given,
+            PlanBuffer::Data => &mut self.data,
+            PlanBuffer::Scratch => &mut self.scratch,
         }
     }
 
@@ -31,7 +31,7 @@ impl<E: Clone> Memory<E> {
     }
 
     fn write(&mut self, span: Span, elements: Vec<E>) {
-        assert!(span.place != Place::Given, "the input is only read: {span:?}");
+        assert!(span.place != PlanBuffer::Given, "the input is only read: {span:?}");
         assert_eq!(elements.len(), span.len, "the message has the expected length");
         self.at(span.place)[span.start..span.start + span.len].clone_from_slice(&elements);
     }
@@ -59,7 +59,7 @@ fn overlap(a: &Span, b: &Span) -> bool {
 /// memory.
 pub fn run<E: Clone>(
     plans: &[Plan],
-    memory: &mut [Memory<E>],
+    memory: &mut [RankMemory<E>],
     garbage: &E,
     mut fold: impl FnMut(&E, &E) -> E,
     random: &mut fastrand::Rng,

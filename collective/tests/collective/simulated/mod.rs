@@ -2,10 +2,10 @@
 //! each other, as those of `transom` do.
 
 use std::collections::HashMap;
-use transom_channel::sim::{Memory, Sim};
+use transom_channel::sim::{Sim, SimMemory};
 use transom_channel::wire::WireMemory;
 use transom_channel::{Cancelled, Completion, Error, Id, PeerFailure, RecvTarget, Select};
-use transom_collective::{Algorithm, Call, Local, Order, Place, Plan, Shape, Span};
+use transom_collective::{Algorithm, Call, Local, Order, Plan, PlanBuffer, Shape, Span};
 
 /// Contexts of the channel: messages of plans, notices of a death (the tag is the dead rank), and probes without an
 /// answer.
@@ -19,7 +19,7 @@ pub struct Part {
     rank: u32,
     ranks: u32,
     plan: Plan,
-    memory: HashMap<Place, Vec<u64>>,
+    memory: HashMap<PlanBuffer, Vec<u64>>,
     round: usize,
     posted: bool,
     /// Operations in flight: the peer, and the destination span of a receive (`None` for a send).
@@ -49,7 +49,9 @@ impl Part {
         let plan = algorithm.plan(call, shape);
         let numbers = |many: usize| (0..many).map(|index| number(rank, index)).collect::<Vec<_>>();
         let scratch = vec![u64::MAX; plan.scratch];
-        let memory = [(Place::Given, numbers(given)), (Place::Data, numbers(data)), (Place::Scratch, scratch)].into();
+        let memory =
+            [(PlanBuffer::Given, numbers(given)), (PlanBuffer::Data, numbers(data)), (PlanBuffer::Scratch, scratch)]
+                .into();
         let (rank, ranks) = (rank as u32, ranks as u32);
         let pending = HashMap::new();
         Part {
@@ -82,7 +84,7 @@ impl Part {
     }
 
     pub fn data(&self) -> &[u64] {
-        &self.memory[&Place::Data]
+        &self.memory[&PlanBuffer::Data]
     }
 
     fn read(&self, span: Span) -> &[u64] {
@@ -127,12 +129,12 @@ impl Part {
         }
         self.asked = true;
         for (peer, _) in self.pending.values() {
-            sim.engine(self.rank).send(*peer, QUESTIONS, TAG, Memory::zero(0), 0, false);
+            sim.engine(self.rank).send(*peer, QUESTIONS, TAG, SimMemory::zero(0), 0, false);
         }
         !self.pending.is_empty()
     }
 
-    fn ended(&mut self, sim: &mut Sim, done: Completion<Memory>) -> bool {
+    fn ended(&mut self, sim: &mut Sim, done: Completion<SimMemory>) -> bool {
         let told = self.told == Some(done.id);
         match (&done.result, self.pending.remove(&done.id).map(|(_, into)| into)) {
             (Ok(status), _) if told => self.give_up(sim, status.tag),
@@ -166,7 +168,7 @@ impl Part {
         }
         let engine = sim.engine(self.rank);
         for to in (0..self.ranks).filter(|to| *to != self.rank && *to != dead) {
-            engine.send(to, DEATHS, dead, Memory::zero(0), 0, false);
+            engine.send(to, DEATHS, dead, SimMemory::zero(0), 0, false);
         }
         self.pending.retain(|id, (_, into)| into.is_none() || !matches!(engine.cancel(*id), Cancelled::Withdrawn(_)));
         self.want_nothing(sim);
@@ -174,7 +176,7 @@ impl Part {
 
     fn want_nothing(&mut self, sim: &mut Sim) {
         let select = Select { context: PLANS, source: None, tag: None };
-        self.sink = Some(sim.engine(self.rank).receive(select, RecvTarget::Into(Memory::zero(0), 0)));
+        self.sink = Some(sim.engine(self.rank).receive(select, RecvTarget::Into(SimMemory::zero(0), 0)));
     }
 
     fn post(&mut self, sim: &mut Sim) {
@@ -182,12 +184,12 @@ impl Part {
         let engine = sim.engine(self.rank);
         for (from, into) in round.receives {
             let select = Select { context: PLANS, source: Some(from as u32), tag: Some(TAG) };
-            let room = RecvTarget::Into(Memory::zero(into.len * 8), into.len * 8);
+            let room = RecvTarget::Into(SimMemory::zero(into.len * 8), into.len * 8);
             self.pending.insert(engine.receive(select, room), (from as u32, Some(into)));
         }
         for (to, span) in round.sends {
             let bytes: Vec<u8> = self.read(span).iter().flat_map(|number| number.to_le_bytes()).collect();
-            let id = engine.send(to as u32, PLANS, TAG, Memory::bytes(&bytes), bytes.len(), false);
+            let id = engine.send(to as u32, PLANS, TAG, SimMemory::bytes(&bytes), bytes.len(), false);
             self.pending.insert(id, (to as u32, None));
         }
     }
