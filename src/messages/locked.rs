@@ -8,7 +8,7 @@ use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
 use super::partitioned::Expected;
 use super::transport::Transport;
-use lending::Lending;
+use lending::{Left, Lending};
 use news::Armed;
 use std::any::Any;
 use std::collections::HashMap;
@@ -61,6 +61,7 @@ pub(crate) struct Core {
     checked: Instant,
     /// Scopes, indexed by [`Lender`]. The entries of ended scopes are reused.
     scopes: Vec<Lending>,
+    left: Left,
     /// Descriptor and tasks to notify, once, at the next event.
     pub armed: Option<Armed>,
     /// Number of tasks that have waited for events so far.
@@ -159,6 +160,7 @@ impl Core {
             clock_read: Instant::now(),
             checked: Instant::now(),
             scopes: Vec::new(),
+            left: Left::default(),
             armed: None,
             tasks: 0,
             #[cfg(test)]

@@ -73,6 +73,31 @@ fn death_fails_blocking_calls() {
     });
 }
 
+/// The program ignores the handles, as it does when only the end of the scope is to wait.
+#[test]
+fn death_fails_scopes_with_dropped_requests() {
+    with_a_death("death_fails_scopes_with_dropped_requests", &[2, 3], |world| {
+        if world.rank() == VICTIM {
+            dies_when_all_have_called(&world);
+        }
+        let (long, mut got) = (vec![1; 1 << 20], [0; 4]);
+        world.send(VICTIM, TWO, &[0]).unwrap();
+        fails_in_time("a scope with a long send", || {
+            world.scope(|scope| {
+                scope.isend(VICTIM, ONE, &long);
+                Ok::<(), Error>(())
+            })
+        });
+        fails_in_time("a scope with a receive", || {
+            world.scope(|scope| {
+                scope.irecv(VICTIM, ONE, &mut got);
+                Ok::<(), Error>(())
+            })
+        });
+        the_others_go_on(&world);
+    });
+}
+
 /// Calls that do not wait, or not long.
 #[test]
 fn death_fails_polling_calls() {

@@ -14,6 +14,14 @@ pub(super) struct Lending {
     failed: Option<Error>,
 }
 
+/// Requests that scopes lend and whose handles were dropped in flight. Those that have ended are removed when the list
+/// exceeds `most`.
+#[derive(Default)]
+pub(super) struct Left {
+    requests: Vec<Key>,
+    most: usize,
+}
+
 /// Index of an open scope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lender(usize);
@@ -80,13 +88,32 @@ impl Core {
         failed
     }
 
-    /// Drops the handle of a request whose buffer a scope lends. A send is forgotten as by [`forget`](Self::forget),
-    /// and a message that has ended well is discarded. Other requests stay in flight: the end of the scope waits for
-    /// them, and reports their failure.
+    /// Drops the handle of a request whose buffer a scope lends. The request stays in flight: the end of the scope waits
+    /// for it, and reports its failure. If it has ended well, its result is discarded, now or in a later call.
     pub fn leave_to_scope(&mut self, key: Key) {
-        match key {
-            Key::Message(id) if self.engine.is_sending(id) => self.forget(key),
-            _ => drop(self.ended_well(key)),
+        if self.ended_well(key).is_some() {
+            return;
         }
+        if let Key::Message(id) = key {
+            self.lists.remove_message(id);
+        }
+        self.left.requests.push(key);
+        if self.left.requests.len() > self.left.most {
+            self.discard_left();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn discard_left(&mut self) {
+        let mut requests = std::mem::take(&mut self.left.requests);
+        requests.retain(|key| {
+            if let Some(Some(_)) = self.has_ended(*key) {
+                self.ended(*key);
+            }
+            self.is_under_way(*key)
+        });
+        let most = (2 * requests.len()).max(LENT);
+        self.left = Left { requests, most };
     }
 }
