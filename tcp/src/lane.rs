@@ -283,6 +283,12 @@ impl<C: Carrier> Lane<C> {
         self.lock().slots.posted
     }
 
+    /// Number of requests whose results are kept.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.lock().slots.len()
+    }
+
     /// Returns whether requests may not have been executed yet.
     pub fn is_busy(&self) -> bool {
         let state = self.lock();

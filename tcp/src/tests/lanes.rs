@@ -311,6 +311,31 @@ fn dropped_tickets_leave_later_replies_right() {
     served.join().unwrap();
 }
 
+/// A program leaks a request: later requests need no more memory than without it. Results that it is slow to take stay.
+#[test]
+fn leaked_ticket_keeps_only_its_own_result() {
+    let target = Target::new(64);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    let start = || lane.start_atomic(&Request::Add { at: target.at(0), delta: 1, wake: Wake::Nobody }, ok).unwrap();
+    let rounds = 5000;
+    std::mem::forget(start());
+    let (slow, dropped) = (start(), start());
+    for round in 0..rounds {
+        assert_eq!(add(&lane, target.at(0), 1).unwrap(), 3 + round);
+    }
+    assert!(lane.kept() < 1100, "{} results are kept", lane.kept());
+    drop(dropped);
+    assert!(matches!(slow.wait(ok), Ok(Outcome::Word(1))));
+    let before = lane.kept();
+    for round in 0..rounds {
+        assert_eq!(add(&lane, target.at(0), 1).unwrap(), 3 + rounds + round);
+    }
+    assert!(lane.kept() <= before, "{} results are kept, {before} before", lane.kept());
+    drop(served); // the leaked request keeps the connection
+}
+
 #[test]
 fn closed_connection_ends_waits_and_later_calls() {
     let (mine, theirs) = UnixStream::pair().unwrap();
