@@ -5,6 +5,7 @@ pub mod bootstrap;
 mod descriptors;
 mod interfaces;
 pub mod launcher;
+mod listen;
 mod lock;
 mod process;
 mod random;
@@ -12,6 +13,7 @@ mod tcp;
 pub mod variables;
 
 pub use interfaces::{Interface, interfaces};
+pub use listen::listen;
 pub use lock::lock;
 pub use random::random;
 pub use tcp::Tcp;

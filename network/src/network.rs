@@ -118,6 +118,11 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         let _ = region;
     }
 
+    /// [`Fabric::withdraw`](transom_windows::Fabric::withdraw).
+    fn withdraw(&self, region: &mut Self::Region) {
+        let _ = region;
+    }
+
     /// Each of the three `attach` methods of [`Fabric`](transom_windows::Fabric), as the fields of [`Attach`] say.
     fn attach(&self, region: Attach<'_>) -> Result<Self::Remote, FabricError>;
 

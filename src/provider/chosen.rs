@@ -182,6 +182,10 @@ impl Chosen {
         both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 
+    pub(super) fn withdraw(&self, region: &mut Region) {
+        both!(self, region, Region, fabric, region => fabric.withdraw(region), else ());
+    }
+
     pub(super) fn is_shared(&self, at: &Remote) -> bool {
         both!(self, at, Remote, fabric, at => fabric.is_shared(at), else false)
     }

@@ -165,6 +165,10 @@ impl Fabric for Provider {
         self.chosen.close(&mut region.made);
     }
 
+    fn withdraw(&self, region: &mut Region) {
+        self.chosen.withdraw(&mut region.made);
+    }
+
     fn is_shared(&self, at: &Remote) -> bool {
         self.chosen.is_shared(&at.made)
     }

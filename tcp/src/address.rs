@@ -52,7 +52,7 @@ pub fn listen() -> Result<(TcpListener, Vec<SocketAddr>), TcpError> {
 
 fn bind(address: IpAddr, ports: Option<Ports>) -> io::Result<TcpListener> {
     let Ports { first, last } = ports.unwrap_or(Ports { first: 0, last: 0 });
-    first_ok((first..=last).map(|port| TcpListener::bind(SocketAddr::new(address, port))))
+    first_ok((first..=last).map(|port| transom_launch::listen(SocketAddr::new(address, port))))
 }
 
 /// The first success of several attempts, or the last error.

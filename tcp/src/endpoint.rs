@@ -7,6 +7,7 @@ use crate::execute::Executor;
 use crate::greet::{Hello, Secret, Use, greet};
 use crate::lane::{Halt, Lane};
 use crate::listen::{House, Service};
+use crate::mail::Mail;
 use crate::regions::Regions;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -32,10 +33,7 @@ pub struct Endpoint {
     pub regions: Arc<Regions>,
     peers: Box<[Peer]>,
     secrets: Arc<[Secret]>,
-    /// Connections for messages that peers have made.
-    pub mail: Arc<Mutex<Vec<(u32, OwnedFd)>>>,
-    /// Connections for messages that this rank no longer uses, but peers may still receive from.
-    pub kept: Mutex<Vec<Arc<OwnedFd>>>,
+    pub mail: Arc<Mail>,
     looks: u32,
     /// Dropped last: it serves peers as long as the endpoint exists.
     _service: Service,
@@ -81,9 +79,9 @@ impl Endpoint {
         let contacts = contacts.collect::<Result<Vec<_>, _>>()?;
         let secrets: Arc<[Secret]> = contacts.iter().map(|contact| contact.secret).collect();
         let peer = |Contact { addresses, .. }| Peer { addresses, lane: OnceLock::new(), connecting: Mutex::new(()) };
-        let (me, regions, mail) = (job.rank() as u32, Arc::<Regions>::default(), Arc::default());
+        let (me, regions, mail) = (job.rank() as u32, Arc::<Regions>::default(), Arc::<Mail>::default());
         let is_oversubscribed = is_oversubscribed(node.ranks());
-        let house = House { me, secrets: secrets.clone(), mail: Arc::clone(&mail), is_oversubscribed };
+        let house = House { me, secrets: secrets.clone(), mail: mail.clone(), is_oversubscribed };
         let service = Service::start(listener, house, Executor::new(node.memory().clone(), regions.clone()));
         let started = service.map_err(|source| TcpError::System { what: "starting the service thread".into(), source });
         let all = job.all_gather(&[u8::from(started.is_ok())])?;
@@ -93,7 +91,7 @@ impl Endpoint {
         }
         let looks = if is_oversubscribed { 0 } else { LOOKS };
         let peers = contacts.into_iter().map(peer).collect();
-        Ok(Endpoint { me, regions, peers, secrets, mail, kept: Mutex::default(), looks, _service: service })
+        Ok(Endpoint { me, regions, peers, secrets, mail, looks, _service: service })
     }
 
     /// Returns whether the ranks of this host shared cores when the job started.

@@ -18,8 +18,8 @@ use transom_launch::random;
 const MAGIC: [u8; 8] = *b"transom\x81";
 /// Bytes of a [`Hello`], of the target's answer, and of a code.
 pub const HELLO: usize = MAGIC.len() + 12 + NONCE;
-const ANSWER: usize = NONCE + CODE;
-const CODE: usize = 32;
+pub const ANSWER: usize = NONCE + CODE;
+pub const CODE: usize = 32;
 const NONCE: usize = 16;
 
 /// Bytes that a rank sends to all others through the exchange.
@@ -112,8 +112,8 @@ pub struct Greeting {
 pub enum Step {
     /// More bytes of the origin are needed.
     More,
-    /// These bytes go to the origin; then more bytes of it are needed.
-    Answer(Vec<u8>),
+    /// The origin says that it is this rank. These bytes go to it; then more bytes of it are needed.
+    Answer(Hello, Vec<u8>),
     /// The origin is the rank that it names.
     Done(Hello),
 }
@@ -148,7 +148,7 @@ impl Greeting {
                 let nonce = random::<NONCE>()?;
                 let code = hello.code(BY_TARGET, &nonce, secrets).finalize().into_bytes();
                 self.asked = Some((hello, nonce));
-                Ok(Step::Answer([&nonce[..], &code].concat()))
+                Ok(Step::Answer(hello, [&nonce[..], &code].concat()))
             }
             Some((hello, nonce)) => {
                 let secrets = secrets_of(hello).ok_or_else(|| refused("it names ranks that do not exist"))?;
@@ -184,7 +184,7 @@ mod tests {
             }
             match greeting.step(&bytes[..most], |hello| (hello.from == 3 && hello.to == 4).then_some(target)) {
                 Ok(Step::More) => {}
-                Ok(Step::Answer(answer)) => stream.write_all(&answer).unwrap(),
+                Ok(Step::Answer(_, answer)) => stream.write_all(&answer).unwrap(),
                 Ok(Step::Done(hello)) => {
                     assert_eq!((hello.from, hello.to_use), (3, Use::Memory));
                     break Ok(());
@@ -217,7 +217,9 @@ mod tests {
         let hello = Hello::new(Use::Messages, 3, 4).unwrap();
         let secrets_of = |_: &Hello| Some(SECRETS);
         let mut greeting = Greeting::default();
-        let Step::Answer(answer) = greeting.step(&hello.to_bytes(), secrets_of).unwrap() else { panic!("no answer") };
+        let Step::Answer(_, answer) = greeting.step(&hello.to_bytes(), secrets_of).unwrap() else {
+            panic!("no answer")
+        };
         // The target's own code, sent back.
         assert!(greeting.step(&answer[NONCE..], secrets_of).is_err());
     }

@@ -1,9 +1,11 @@
 //! The origin's end of a connection: requests to one peer, and their replies.
 //!
 //! Any thread posts, under the lane's lock. Replies come in the order of the requests, so each belongs to the oldest
-//! [ticket](Ticket) without one. Among the threads that wait for replies, one sleeps in the kernel, and the others on a
-//! condition variable. A thread that cannot send receives replies meanwhile: otherwise two ranks that send to each other
-//! would wait for ever.
+//! [ticket](Ticket) without one. Among the threads that wait for replies, one sleeps in the kernel and receives for all,
+//! and the others sleep on a condition variable.
+//!
+//! A thread that cannot send yet sleeps in the kernel without the lock; other threads post after it. It receives replies
+//! meanwhile if no thread waits for one: otherwise two ranks that send to each other would wait for ever.
 //!
 //! Short puts stay in the queue until it is long, or any other request follows. After every other post the queue is
 //! empty, so nothing depends on a later call of the program.
@@ -60,7 +62,7 @@ pub struct Ticket<C: Carrier> {
 /// The requests of this rank to one peer.
 pub struct Lane<C> {
     state: Mutex<LaneState<C>>,
-    /// Signalled when replies have arrived, or the thread that slept in the kernel has woken.
+    /// Signalled when replies have arrived, or a thread that slept in the kernel has woken.
     arrived: Condvar,
     descriptor: Arc<OwnedFd>,
     /// Attempts to receive before a thread sleeps.
@@ -72,8 +74,11 @@ struct LaneState<C> {
     slots: Slots,
     /// Ticket of a flush that no thread has taken yet.
     flush_ahead: Option<u64>,
-    /// A thread sleeps in the kernel until bytes arrive.
+    /// A thread sleeps in the kernel until bytes arrive. No other thread receives: bytes that another one took would not
+    /// wake it.
     is_awaited: bool,
+    /// A thread waits until its request is sent. No other thread posts.
+    is_sending: bool,
     /// Number of threads on the condition variable.
     sleepers: usize,
     broken: Option<(io::ErrorKind, String)>,
@@ -97,9 +102,14 @@ impl Checks {
 /// Sleeps until bytes have arrived, or the descriptor accepts bytes if `to_send`, for [`CHECK`] at most.
 fn sleep(descriptor: &OwnedFd, to_send: bool) {
     let wanted = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let most = Timespec { tv_sec: 0, tv_nsec: CHECK.as_nanos() as _ };
+    poll_for(descriptor, wanted, CHECK);
+}
+
+/// Returns whether the descriptor is ready within a time.
+fn poll_for(descriptor: &OwnedFd, wanted: PollFlags, within: Duration) -> bool {
+    let within = Timespec { tv_sec: 0, tv_nsec: within.as_nanos() as _ };
     // An error is found by the next receive.
-    let _ = poll(&mut [PollFd::new(descriptor, wanted)], Some(&most));
+    poll(&mut [PollFd::new(descriptor, wanted)], Some(&within)).is_ok_and(|ready| ready > 0)
 }
 
 impl<C: Carrier> LaneState<C> {
@@ -150,7 +160,9 @@ impl<C: Carrier> Lane<C> {
     pub fn new(carrier: C, looks: u32) -> Arc<Self> {
         let descriptor = carrier.descriptor().clone();
         let slots = Slots::default();
-        let state = LaneState { carrier, slots, flush_ahead: None, is_awaited: false, sleepers: 0, broken: None };
+        let (flush_ahead, broken) = Default::default();
+        let (is_awaited, is_sending, sleepers) = Default::default();
+        let state = LaneState { carrier, slots, flush_ahead, is_awaited, is_sending, sleepers, broken };
         Arc::new(Lane { state: Mutex::new(state), arrived: Condvar::new(), descriptor, looks })
     }
 
@@ -158,17 +170,41 @@ impl<C: Carrier> Lane<C> {
         lock(&self.state)
     }
 
+    /// Locks the lane for a post, once no other thread waits to send.
+    fn lock_to_post(&self) -> MutexGuard<'_, LaneState<C>> {
+        let mut state = self.lock();
+        while state.is_sending {
+            state = self.sleep_until_signalled(state);
+        }
+        state
+    }
+
+    /// Sleeps until another thread has received or sent, for [`CHECK`] at most.
+    fn sleep_until_signalled<'l>(&self, mut state: MutexGuard<'l, LaneState<C>>) -> MutexGuard<'l, LaneState<C>> {
+        state.sleepers += 1;
+        let waited = self.arrived.wait_timeout(state, CHECK);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.sleepers -= 1;
+        state
+    }
+
+    fn signal(&self, state: &LaneState<C>) {
+        if state.sleepers > 0 {
+            self.arrived.notify_all();
+        }
+    }
+
     /// Posts a request without a reply. The bytes may be reused on return.
     pub fn post(&self, request: &Request<'_>, mut check: impl FnMut() -> Result<(), FabricError>) -> Result<(), Halt> {
-        self.send(&mut self.lock(), request, &mut check)
+        self.send(self.lock_to_post(), request, &mut check).map(drop)
     }
 
     /// Writes bytes of any length.
     pub fn put(&self, at: At, data: &[u8], mut check: impl FnMut() -> Result<(), FabricError>) -> Result<(), Halt> {
-        let mut state = self.lock();
+        let mut state = self.lock_to_post();
         for (number, data) in data.chunks(LONGEST).enumerate() {
             let at = At { offset: at.offset + (number * LONGEST) as u64, ..at };
-            self.send(&mut state, &Request::Put { at, data }, &mut check)?;
+            state = self.send(state, &Request::Put { at, data }, &mut check)?;
         }
         Ok(())
     }
@@ -180,7 +216,7 @@ impl<C: Carrier> Lane<C> {
         into: BoxBytes,
         mut check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<Ticket<C>, Halt> {
-        let mut state = self.lock();
+        let mut state = self.lock_to_post();
         state.works()?;
         let bytes = into.len();
         // Pushed first, because replies may arrive while the last requests wait to be sent.
@@ -188,17 +224,12 @@ impl<C: Carrier> Lane<C> {
         let ticket = Ticket { lane: self.clone(), number, taken: false, checks: Checks(None) };
         let requests = bytes.div_ceil(LONGEST).max(1);
         state.slots.slot(number).posted = state.slots.posted + requests as u64;
-        let mut post = |state: &mut LaneState<C>| {
-            for part in 0..requests {
-                let done = part * LONGEST;
-                let at = At { offset: at.offset + done as u64, ..at };
-                self.send(state, &Request::Get { at, len: LONGEST.min(bytes - done) }, &mut check)?;
-            }
-            Ok(())
-        };
-        let posted = post(&mut state);
-        drop(state); // the ticket locks it when it is dropped
-        posted.map(|()| ticket)
+        for part in 0..requests {
+            let done = part * LONGEST;
+            let at = At { offset: at.offset + done as u64, ..at };
+            state = self.send(state, &Request::Get { at, len: LONGEST.min(bytes - done) }, &mut check)?;
+        }
+        Ok(ticket)
     }
 
     /// Starts an atomic: a request whose reply is a word.
@@ -252,6 +283,12 @@ impl<C: Carrier> Lane<C> {
         self.lock().slots.posted
     }
 
+    /// Number of requests whose results are kept.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.lock().slots.len()
+    }
+
     /// Returns whether requests may not have been executed yet.
     pub fn is_busy(&self) -> bool {
         let state = self.lock();
@@ -264,23 +301,22 @@ impl<C: Carrier> Lane<C> {
         request: &Request<'_>,
         mut check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<Ticket<C>, Halt> {
-        let mut state = self.lock();
+        let mut state = self.lock_to_post();
         state.works()?;
         let number = state.slots.push(answer);
         let ticket = Ticket { lane: self.clone(), number, taken: false, checks: Checks(None) };
         state.slots.slot(number).posted = state.slots.posted + 1;
-        let posted = self.send(&mut state, request, &mut check);
-        drop(state); // the ticket locks it when it is dropped
-        posted.map(|()| ticket)
+        drop(self.send(state, request, &mut check)?);
+        Ok(ticket)
     }
 
-    /// Sends a request. Unless it is a short put, the queue is empty on return.
-    fn send(
-        &self,
-        state: &mut LaneState<C>,
+    /// Sends a request. Unless it is a short put, the queue is empty on return. The lane may be unlocked meanwhile.
+    fn send<'l>(
+        &'l self,
+        mut state: MutexGuard<'l, LaneState<C>>,
         request: &Request<'_>,
         check: &mut dyn FnMut() -> Result<(), FabricError>,
-    ) -> Result<(), Halt> {
+    ) -> Result<MutexGuard<'l, LaneState<C>>, Halt> {
         state.works()?;
         state.slots.posted += 1;
         let (head, data) = request.encode();
@@ -289,7 +325,7 @@ impl<C: Carrier> Lane<C> {
         {
             state.carrier.outgoing().queue(head.bytes(), data);
             if state.carrier.outgoing().len() < LONG_QUEUE {
-                return Ok(());
+                return Ok(state);
             }
             let pushed = state.carrier.push();
             state.note(pushed)?;
@@ -297,12 +333,18 @@ impl<C: Carrier> Lane<C> {
             let sent = state.carrier.send(head.bytes(), data);
             state.note(sent)?;
         }
+        if state.carrier.outgoing().is_empty() { Ok(state) } else { self.finish_send(state, check) }
+    }
+
+    /// Waits until the queue is sent.
+    #[cold]
+    fn finish_send<'l>(
+        &'l self,
+        mut state: MutexGuard<'l, LaneState<C>>,
+        check: &mut dyn FnMut() -> Result<(), FabricError>,
+    ) -> Result<MutexGuard<'l, LaneState<C>>, Halt> {
         let mut checks = Checks(None);
-        while !state.carrier.outgoing().is_empty() {
-            sleep(&self.descriptor, true);
-            if state.receive()? && state.sleepers > 0 {
-                self.arrived.notify_all();
-            }
+        let mut step = |state: &mut LaneState<C>| {
             let pushed = state.carrier.push();
             state.note(pushed)?;
             if let Err(gone) = checks.run(check) {
@@ -311,8 +353,32 @@ impl<C: Carrier> Lane<C> {
                 let _ = state.note::<()>(Err(why));
                 return Err(gone);
             }
-        }
-        Ok(())
+            Ok(state.carrier.outgoing().is_empty())
+        };
+        state.is_sending = true;
+        let ended = loop {
+            drop(state);
+            sleep(&self.descriptor, true);
+            state = self.lock();
+            if !state.is_awaited {
+                match state.receive() {
+                    Ok(true) => self.signal(&state),
+                    Ok(false) => {}
+                    Err(error) => break Err(error.into()),
+                }
+            } else if poll_for(&self.descriptor, PollFlags::IN, Duration::ZERO) {
+                // The thread that awaits the bytes wakes, and signals once it has received them.
+                state = self.sleep_until_signalled(state);
+            }
+            match step(&mut state) {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(halt) => break Err(halt),
+            }
+        };
+        state.is_sending = false;
+        self.signal(&state);
+        ended.map(|()| state)
     }
 }
 
@@ -322,8 +388,8 @@ impl<C: Carrier> Ticket<C> {
     pub fn is_done(&mut self, mut check: impl FnMut() -> Result<(), FabricError>) -> Result<bool, Halt> {
         let mut state = self.lane.lock();
         let done = |state: &mut LaneState<C>| state.slots.is_done(self.number);
-        if !done(&mut state) && !state.is_awaited && state.receive()? && state.sleepers > 0 {
-            self.lane.arrived.notify_all();
+        if !done(&mut state) && !state.is_awaited && state.receive()? {
+            self.lane.signal(&state);
         }
         let is_done = done(&mut state);
         drop(state);
@@ -343,13 +409,10 @@ impl<C: Carrier> Ticket<C> {
                 self.taken = true;
                 return result.map_err(Halt::Refused);
             }
-            // A thread that sleeps in the kernel receives for all: bytes that another took would not wake it.
             if !state.is_awaited {
                 let received = state.receive();
                 if received.as_ref().map_or(true, |some| *some) {
-                    if state.sleepers > 0 {
-                        lane.arrived.notify_all();
-                    }
+                    lane.signal(&state);
                     // A result that came before the connection ended counts.
                     if received.is_err() && !state.slots.is_done(number) {
                         received?;
@@ -365,20 +428,16 @@ impl<C: Carrier> Ticket<C> {
                 continue;
             }
             if state.is_awaited {
-                state.sleepers += 1;
-                let waited = lane.arrived.wait_timeout(state, CHECK);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                state.sleepers -= 1;
+                state = lane.sleep_until_signalled(state);
             } else {
                 state.is_awaited = true;
                 drop(state);
                 sleep(&lane.descriptor, false);
                 state = lane.lock();
                 state.is_awaited = false;
-                if state.sleepers > 0 {
-                    // Another thread may have to sleep in the kernel now.
-                    lane.arrived.notify_all();
-                }
+                debug_assert!(!state.slots.is_done(number), "another thread has received the reply");
+                // Another thread may have to sleep in the kernel now.
+                lane.signal(&state);
             }
             checks.run(&mut check)?;
         }

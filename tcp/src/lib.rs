@@ -10,6 +10,7 @@ mod frame;
 mod greet;
 mod lane;
 mod listen;
+mod mail;
 mod member;
 mod messages;
 mod network;

@@ -5,6 +5,7 @@ use crate::carrier::{Carrier, Socket};
 use crate::endpoint::keep_alive;
 use crate::execute::Executor;
 use crate::greet::{Greeting, Hello, Secret, Step, Use};
+use crate::mail::Mail;
 use crate::serve::{self, Wants};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -14,10 +15,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use transom_launch::lock;
 
 /// Time within which a connection must have proved its rank.
 const GREET_WITHIN: Duration = Duration::from_secs(10);
@@ -37,8 +37,7 @@ pub struct House {
     pub me: u32,
     /// Each rank's secret.
     pub secrets: Arc<[Secret]>,
-    /// Connections for messages that were accepted, each with the peer's rank.
-    pub mail: Arc<Mutex<Vec<(u32, OwnedFd)>>>,
+    pub mail: Arc<Mail>,
     /// The ranks of this host share cores.
     pub is_oversubscribed: bool,
 }
@@ -143,10 +142,10 @@ impl Loop {
 
     /// Ends connections that have not proved their rank in time, and accepts again after a pause.
     fn tick(&mut self) {
-        while let Some(oldest) = self.strangers.first_entry()
-            && oldest.get().since.elapsed() > GREET_WITHIN
+        while let Some((&number, oldest)) = self.strangers.first_key_value()
+            && oldest.since.elapsed() > GREET_WITHIN
         {
-            refused(&self.epoll, oldest.remove(), &"it did not prove its rank in time");
+            self.refuse(number, &"it did not prove its rank in time");
         }
         if self.paused.is_some_and(|until| until <= Instant::now()) {
             self.paused = None;
@@ -175,9 +174,9 @@ impl Loop {
             let _ = stream.set_nodelay(true);
             keep_alive(&stream);
             if self.strangers.len() >= STRANGERS + 2 * self.house.secrets.len()
-                && let Some((_, oldest)) = self.strangers.pop_first()
+                && let Some((&oldest, _)) = self.strangers.first_key_value()
             {
-                refused(&self.epoll, oldest, &"too many connections have not proved their rank");
+                self.refuse(oldest, &"too many connections have not proved their rank");
             }
             let number = self.next;
             self.next += 1;
@@ -192,24 +191,29 @@ impl Loop {
 
     fn greet(&mut self, number: u64) {
         let Some(stranger) = self.strangers.get_mut(&number) else { return };
-        let greeted = greet(&stranger.stream, &mut stranger.greeting, &self.house);
-        if let Ok(None) = greeted {
-            return;
-        }
-        let Some(stranger) = self.strangers.remove(&number) else { return };
-        match greeted {
-            Ok(Some(hello)) => self.welcome(number, stranger.stream, hello),
+        match greet(number, stranger, &self.house) {
+            Ok(Some(hello)) => self.welcome(number, hello),
             Ok(None) => {}
-            Err(error) => refused(&self.epoll, stranger, &error),
+            Err(error) => self.refuse(number, &error),
         }
     }
 
+    /// Ends a connection that has not proved its rank.
+    fn refuse(&mut self, number: u64, why: &dyn std::fmt::Display) {
+        let Some(Stranger { stream, .. }) = self.strangers.remove(&number) else { return };
+        self.house.mail.forget(number);
+        // A child that the program forked may hold the connection open.
+        let _ = epoll::delete(&self.epoll, &stream);
+        let from = rustix::net::getpeername(&stream).map(|address| format!("{address:?}"));
+        tracing::warn!(from = from.unwrap_or_default(), %why, "refused a connection");
+    }
+
     /// Takes a connection that has proved its rank. It replaces an earlier one of the same rank.
-    fn welcome(&mut self, number: u64, stream: OwnedFd, hello: Hello) {
+    fn welcome(&mut self, number: u64, hello: Hello) {
+        let Some(Stranger { stream, .. }) = self.strangers.remove(&number) else { return };
         if hello.to_use == Use::Messages {
             let _ = epoll::delete(&self.epoll, &stream);
-            lock(&self.house.mail).push((hello.from, stream));
-            return;
+            return self.house.mail.deliver(number, hello.from, stream);
         }
         let earlier = self.served.iter().find(|(_, served)| served.peer == hello.from).map(|(number, _)| *number);
         if let Some(earlier) = earlier {
@@ -251,15 +255,9 @@ impl Loop {
     }
 }
 
-fn refused(epoll: &OwnedFd, stranger: Stranger, why: &dyn std::fmt::Display) {
-    // A child that the program forked may hold the connection open.
-    let _ = epoll::delete(epoll, &stranger.stream);
-    let from = rustix::net::getpeername(&stranger.stream).map(|address| format!("{address:?}"));
-    tracing::warn!(from = from.unwrap_or_default(), %why, "refused a connection");
-}
-
 /// Goes on with a handshake; returns the hello of a rank that has proved to be it.
-fn greet(stream: &OwnedFd, greeting: &mut Greeting, house: &House) -> io::Result<Option<Hello>> {
+fn greet(number: u64, stranger: &mut Stranger, house: &House) -> io::Result<Option<Hello>> {
+    let Stranger { stream, greeting, .. } = stranger;
     let secrets_of = |hello: &Hello| {
         let from = house.secrets.get(hello.from as usize).filter(|_| hello.to == house.me && hello.from != house.me)?;
         Some([from, &house.secrets[house.me as usize]])
@@ -267,7 +265,7 @@ fn greet(stream: &OwnedFd, greeting: &mut Greeting, house: &House) -> io::Result
     loop {
         let mut bytes = [0; 64];
         let most = greeting.wants().min(bytes.len());
-        let received = match rustix::net::recv(stream, &mut bytes[..most], RecvFlags::DONTWAIT) {
+        let received = match rustix::net::recv(&*stream, &mut bytes[..most], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((_, received)) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
@@ -275,9 +273,12 @@ fn greet(stream: &OwnedFd, greeting: &mut Greeting, house: &House) -> io::Result
         };
         match greeting.step(&bytes[..received], secrets_of)? {
             Step::More => {}
-            Step::Answer(answer) => {
+            Step::Answer(hello, answer) => {
+                if hello.to_use == Use::Messages {
+                    house.mail.expect(number, hello.from);
+                }
                 // The queue of a new connection has room for it.
-                let sent = rustix::net::send(stream, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+                let sent = rustix::net::send(&*stream, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
                 if sent < answer.len() {
                     return Err(io::ErrorKind::WriteZero.into());
                 }

@@ -148,6 +148,10 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.drain((self.parent.is_none() || std::thread::panicking()).then_some(DRAIN));
+        if self.parent.is_none() {
+            // Peers that connected for messages wait for the end of their streams.
+            self.endpoint.mail.close(&[]);
+        }
         if std::thread::panicking() {
             return self.job.leave();
         }

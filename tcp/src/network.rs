@@ -216,6 +216,12 @@ impl Network for Tcp {
         region.number.get_or_insert_with(|| self.0.remains.number(self.size()));
     }
 
+    fn withdraw(&self, region: &mut Region) {
+        if let Some(exposed) = region.region.take() {
+            exposed.withdraw();
+        }
+    }
+
     fn attach(&self, region: Attach<'_>) -> Result<Remote, FabricError> {
         let Attach { rank, key, bytes, together, .. } = region;
         let number = key.try_into().map(u64::from_le_bytes).map_err(|_| {

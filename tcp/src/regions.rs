@@ -79,6 +79,12 @@ impl Region {
     pub fn number(&self) -> u64 {
         self.number
     }
+
+    /// Ends the access at once, also that of peers that are attached.
+    pub fn withdraw(self) {
+        let removed = lock(&self.regions.0).entries.remove(&self.number);
+        drop(removed); // while nothing is locked: it may unmap memory
+    }
 }
 
 impl Drop for Region {

@@ -3,7 +3,7 @@
 
 use crate::carrier::malformed;
 use crate::frame::{LONGEST, Malformed, Refusal, Reply};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use transom_windows::BoxBytes;
 
@@ -14,12 +14,17 @@ pub enum Outcome {
     Flushed,
 }
 
-/// Requests that have replies, from the oldest whose result has not been taken.
+/// Results behind which no more slots are kept.
+const ROW: usize = 1024;
+
+/// Requests that have replies.
 #[derive(Default)]
 pub struct Slots {
+    /// The slots from number `first` on.
     slots: VecDeque<Slot>,
-    /// Number of the first slot.
     first: u64,
+    /// Earlier slots, by number, whose results have not been taken. Some never are: a program may leak its request.
+    left: BTreeMap<u64, Slot>,
     /// Number of the oldest slot without a complete reply.
     unanswered: u64,
     /// Number of requests posted; and of those that are known to have been executed.
@@ -57,8 +62,10 @@ impl Slots {
     }
 
     pub fn slot(&mut self, number: u64) -> &mut Slot {
-        let at = (number - self.first) as usize;
-        &mut self.slots[at]
+        match number.checked_sub(self.first) {
+            Some(at) => &mut self.slots[at as usize],
+            None => self.left.get_mut(&number).expect("a slot stays until its result is taken"),
+        }
     }
 
     pub fn is_done(&mut self, number: u64) -> bool {
@@ -70,7 +77,7 @@ impl Slots {
         let slot = self.slot(number);
         match std::mem::replace(&mut slot.state, Answer::Taken) {
             Answer::Done(result) => {
-                self.trim();
+                self.trim(number);
                 Some(result)
             }
             other => {
@@ -86,15 +93,32 @@ impl Slots {
         slot.wanted = false;
         if let Answer::Done(_) = slot.state {
             slot.state = Answer::Taken;
+            self.trim(number);
         }
-        self.trim();
     }
 
-    fn trim(&mut self) {
-        while let Some(Slot { state: Answer::Taken, .. }) = self.slots.front() {
-            self.slots.pop_front();
+    /// Removes slots that are not needed, after a change of slot `number`.
+    fn trim(&mut self, number: u64) {
+        if number < self.first {
+            self.left.remove(&number);
+        }
+        while let Some(slot) = self.slots.front() {
+            match slot.state {
+                Answer::Taken => drop(self.slots.pop_front()),
+                // Otherwise a result that is never taken would keep all later slots.
+                Answer::Done(_) if self.slots.len() > ROW => {
+                    self.left.extend(self.slots.pop_front().map(|slot| (self.first, slot)));
+                }
+                _ => break,
+            }
             self.first += 1;
         }
+    }
+
+    /// Number of slots.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.slots.len() + self.left.len()
     }
 
     /// Records a reply.
@@ -132,7 +156,7 @@ impl Slots {
         slot.state = if slot.wanted { Answer::Done(result) } else { Answer::Taken };
         self.executed = slot.posted;
         self.unanswered += 1;
-        self.trim();
+        self.trim(self.unanswered - 1);
         Ok(())
     }
 }

@@ -10,8 +10,10 @@ mod ranks;
 mod atomics;
 #[path = "../messages/basic.rs"]
 mod basic;
+mod footprint;
 #[path = "../rma/put_get.rs"]
 mod put_get;
+mod stopped;
 
 use std::process::Command;
 

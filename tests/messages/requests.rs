@@ -367,7 +367,11 @@ fn operator_may_own_a_request() {
         let me = world.rank();
         let sum = |panics| Sum(Mutex::new(Some(world.irecv(me, TWO))), panics);
         assert_eq!(world.iall_reduce(vec![1], sum(false)).wait().unwrap(), [world.size() as u64]);
-        world.barrier().unwrap(); // the next fails, and all after it
+        world.barrier().unwrap();
+        // The next collective fails, and with it any that a rank is still in: all must have passed the barrier.
+        let others = || (0..world.size()).filter(|&rank| rank != me);
+        others().for_each(|rank| world.send(rank, ONE, &[0]).unwrap());
+        others().for_each(|rank| _ = world.recv(rank, ONE).unwrap());
         let panicked = world.iall_reduce(vec![1], sum(true)).wait();
         assert_eq!(panicked.is_err(), world.size() > 1);
         world.send(me, TWO, &[5]).unwrap();

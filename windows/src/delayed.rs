@@ -392,6 +392,10 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.line.fabric.close(region);
     }
 
+    fn withdraw(&self, region: &mut F::Region) {
+        self.line.fabric.withdraw(region);
+    }
+
     fn is_shared(&self, at: &Remote<F>) -> bool {
         at.rank == self.rank() && self.line.fabric.is_shared(&at.remote)
     }

@@ -141,6 +141,10 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// regions in the same order.
     fn close(&self, _region: &mut Self::Region) {}
 
+    /// Ends all access of other ranks to a region of [user memory](Self::register), which the program is about to get back.
+    /// All ranks have agreed not to access it again. A provider that cannot trust them must refuse later accesses.
+    fn withdraw(&self, _region: &mut Self::Region) {}
+
     /// Returns whether this rank's puts and gets there are stores and loads of its own processor, to shared memory.
     fn is_shared(&self, at: &Self::Remote) -> bool;
 

@@ -218,7 +218,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let source = match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
             Ok(freed) if freed == ranks as u64 => {
                 // The region goes first, and with it every access from this rank.
-                drop((self, data));
+                drop(self);
+                if let Some(data) = Arc::into_inner(data) {
+                    data.withdraw();
+                }
                 return Ok(Some(user.take_back()));
             }
             Ok(_) => transom_locks::Error::Epoch("a rank called fence instead, and keeps its window"),

@@ -250,6 +250,13 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
+    /// Ends the segment, and all access of other ranks to the user memory that holds its elements.
+    pub fn withdraw(mut self) {
+        if let Some((region, _)) = &mut self.own {
+            self.fabric.withdraw(region);
+        }
+    }
+
     /// True if the elements are in user memory.
     #[inline(always)]
     pub fn is_user_memory(&self) -> bool {

@@ -9,10 +9,11 @@ mod server;
 mod unproven;
 
 use super::wire::Secret;
+use crate::listen;
 use order::{FirstDeath, Order};
 use server::Server;
 use std::io::{self, Write};
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -30,8 +31,9 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub fn start(size: usize, secret: Secret) -> io::Result<Self> {
-        // An IPv6 socket accepts IPv4 connections too; the fallback is for systems without IPv6.
-        let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
+        // IPv6 accepts IPv4 connections too; the fallback is for systems without IPv6.
+        let at = |any: IpAddr| listen(SocketAddr::new(any, 0));
+        let listener = at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let (wake, woken) = UnixStream::pair()?;

@@ -141,6 +141,10 @@ impl<N: Network> Fabric for Hybrid<N> {
         self.network.close(&mut region.exposed);
     }
 
+    fn withdraw(&self, region: &mut Region<N>) {
+        self.network.withdraw(&mut region.exposed);
+    }
+
     fn is_shared(&self, at: &Remote<N>) -> bool {
         at.view.is_some()
     }

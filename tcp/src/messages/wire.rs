@@ -1,7 +1,7 @@
 //! The wire of one rank: its connections, and the events of its engine.
 
 use super::gone::Gone;
-use super::packet::{PACKET, Packet, head};
+use super::packet::{PACKET, Packet, closed, head};
 use super::ring::Rings;
 use crate::carrier::{Carrier, Socket, malformed};
 use crate::endpoint::{Endpoint, is_oversubscribed};
@@ -9,6 +9,7 @@ use crate::greet::Use;
 use crate::lane::Halt;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::net::{Shutdown, shutdown};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use transom_channel::Wire;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Rank, Request, Why, WireMemory};
-use transom_launch::lock;
 use transom_locks::Awaited;
 use transom_network::{Bootstrap, Node};
 use transom_shm_loopback::Loopback;
@@ -43,7 +43,7 @@ type Connected = (Rank, Result<OwnedFd, Halt>);
 
 /// The wire of one rank.
 pub struct TcpWire {
-    endpoint: Arc<Endpoint>,
+    pub(super) endpoint: Arc<Endpoint>,
     pub(super) job: Arc<dyn Bootstrap>,
     /// The ranks of this host.
     pub(super) here: Loopback,
@@ -99,6 +99,13 @@ pub(super) struct Link {
     pub socket: Socket,
 }
 
+impl Peer {
+    /// Returns whether the wire has no connection with the peer, and makes none.
+    pub fn has_no_stream(&self) -> bool {
+        self.links == 0 && !self.connecting
+    }
+}
+
 impl TcpWire {
     pub fn open(endpoint: &Arc<Endpoint>, job: &Arc<dyn Bootstrap>, node: &Node) -> io::Result<TcpWire> {
         let rail = Rail {
@@ -145,6 +152,7 @@ impl TcpWire {
             Err(FabricError::PeerDied { rank: died }) if died == rank as usize => {
                 Err(FabricError::PeerDied { rank: died })
             }
+            _ if job.has_left(rank as usize) => Err(FabricError::PeerLeft { rank: rank as usize }),
             _ => Ok(()),
         };
         let connect = move || {
@@ -169,6 +177,7 @@ impl TcpWire {
         let socket = Socket::new(stream);
         let (data, flags) = (epoll::EventData::new_u64(number), epoll::EventFlags::IN);
         if !is_wanted || epoll::add(&self.epoll, socket.descriptor(), data, flags).is_err() {
+            self.endpoint.mail.keep(socket.descriptor().clone());
             return tracing::debug!(rank, "a connection for messages was not used");
         }
         self.last = number;
@@ -183,7 +192,14 @@ impl TcpWire {
         }
     }
 
-    /// Ends a connection.
+    /// Ends a connection that this rank cannot send on. What the peer sent before is received first.
+    fn cut(&self, number: u64, error: &io::Error) {
+        let Some(link) = self.links.get(&number) else { return };
+        tracing::debug!(peer = link.peer, %error, "cannot send on a connection for messages");
+        let _ = shutdown(link.socket.descriptor(), Shutdown::Both);
+    }
+
+    /// Removes a connection whose stream has ended.
     fn end(&mut self, number: u64, error: &io::Error) {
         let Some(link) = self.links.remove(&number) else { return };
         tracing::debug!(peer = link.peer, %error, "a connection for messages has ended");
@@ -196,14 +212,13 @@ impl TcpWire {
         }
     }
 
-    /// Stops using connections. They stay open until the rank has left: a closed one with unread packets would be reset,
-    /// and the peer would lose what this rank sent last.
+    /// Stops using connections.
     fn let_go(&mut self, of: impl Fn(&Link) -> bool) {
         let (gone, links) = std::mem::take(&mut self.links).into_iter().partition(|(_, link)| of(link));
         self.links = links;
         for Link { socket, .. } in BTreeMap::into_values(gone) {
             let _ = epoll::delete(&self.epoll, socket.descriptor());
-            lock(&self.endpoint.kept).push(socket.descriptor().clone());
+            self.endpoint.mail.keep(socket.descriptor().clone());
         }
     }
 
@@ -253,8 +268,7 @@ impl TcpWire {
     #[cold]
     #[inline(never)]
     fn collect(&mut self) {
-        let accepted = std::mem::take(&mut *lock(&self.endpoint.mail));
-        accepted.into_iter().for_each(|(rank, stream)| self.add(rank, stream));
+        self.endpoint.mail.take().into_iter().for_each(|(rank, stream)| self.add(rank, stream));
         while let Ok((rank, connected)) = self.connected.1.try_recv() {
             self.peers.entry(rank).or_default().connecting = false;
             match connected {
@@ -306,7 +320,7 @@ impl TcpWire {
         match socket.push() {
             Ok(()) if socket.outgoing().is_empty() => {}
             Ok(()) => self.sending.push(number),
-            Err(error) => self.end(number, &error),
+            Err(error) => self.cut(number, &error),
         }
     }
 
@@ -352,7 +366,7 @@ impl TcpWire {
                 Ok(())
             }
             Err(error) => {
-                self.end(number, &error);
+                self.cut(number, &error);
                 Err(Busy)
             }
         }
@@ -456,5 +470,6 @@ impl Wire for TcpWire {
 impl Drop for TcpWire {
     fn drop(&mut self) {
         self.let_go(|_| true);
+        self.endpoint.mail.close(&closed());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::carrier::{Carrier, Socket};
 use crate::execute::Executor;
-use crate::frame::{At, LONGEST, Refusal, Request};
+use crate::frame::{At, LONGEST, Refusal, Reply, Request};
 use crate::lane::{Halt, Lane};
 use crate::regions::{Region, Regions};
 use crate::replies::Outcome;
@@ -118,11 +118,7 @@ fn fragments_of_a_byte_serve_every_request() {
 fn small_buffers_do_not_deadlock() {
     let bytes = 40 * LONGEST;
     let target = Target::new(bytes);
-    let (mine, theirs) = UnixStream::pair().unwrap();
-    for stream in [&mine, &theirs] {
-        sockopt::set_socket_send_buffer_size(stream, 1).unwrap();
-        sockopt::set_socket_recv_buffer_size(stream, 1).unwrap();
-    }
+    let (mine, theirs) = with_small_buffers();
     let served = target.serve(theirs);
     let lane = lane(mine);
     let data: Vec<u8> = (0..bytes).map(|at| (at % 253) as u8).collect();
@@ -139,6 +135,88 @@ fn small_buffers_do_not_deadlock() {
         assert!(found[..] == data);
     }
     flush(&lane).unwrap();
+    drop(lane);
+    served.join().unwrap();
+}
+
+fn with_small_buffers() -> (UnixStream, UnixStream) {
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    for stream in [&mine, &theirs] {
+        sockopt::set_socket_send_buffer_size(stream, 1).unwrap();
+        sockopt::set_socket_recv_buffer_size(stream, 1).unwrap();
+    }
+    (mine, theirs)
+}
+
+/// A thread awaits replies, and another one cannot send. The replies come before the target reads on.
+#[test]
+fn replies_arrive_while_another_thread_cannot_send() {
+    let (mine, mut theirs) = with_small_buffers();
+    let watched = mine.try_clone().unwrap();
+    let is_full = || {
+        let (none, out) = (rustix::event::Timespec::default(), rustix::event::PollFlags::OUT);
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&watched, out)], Some(&none)).unwrap() == 0
+    };
+    let lane = lane(mine);
+    let (at, bytes, replies) = (At { region: 1, offset: 0 }, 64 * LONGEST, 2000);
+    let request = Request::Add { at, delta: 1, wake: Wake::Nobody };
+    let mut head = request.encode().0.bytes().to_vec();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let mut awaited = Vec::new();
+        for _ in 0..replies {
+            awaited.push(lane.start_atomic(&request, ok).unwrap());
+            theirs.read_exact(&mut head).unwrap();
+        }
+        scope.spawn(|| {
+            let done = done;
+            for awaited in awaited {
+                let awaited = awaited.wait(ok);
+                // The main thread may have given up.
+                let _ = done.send(matches!(awaited, Ok(Outcome::Word(7))));
+            }
+        });
+        let sender = scope.spawn(|| lane.put(at, &vec![1; bytes], ok));
+        while !is_full() {
+            std::thread::yield_now();
+        }
+        let (reply, _) = Reply::Word(7).encode();
+        let mut arrived = Ok(true);
+        for _ in 0..replies {
+            theirs.write_all(reply.bytes()).unwrap();
+            arrived = arrived.and_then(|_| is_done.recv_timeout(std::time::Duration::from_secs(20)));
+        }
+        // The rest of the put: 64 frames.
+        let head = Request::Put { at, data: &[] }.encode().0.bytes().len();
+        theirs.read_exact(&mut vec![0; bytes + 64 * head]).unwrap();
+        sender.join().unwrap().unwrap();
+        assert_eq!(arrived, Ok(true), "the thread that cannot send keeps the lane");
+    });
+}
+
+/// All threads block as they send: no request may come between the frames of another.
+#[test]
+fn threads_that_cannot_send_take_turns() {
+    let bytes = 4 * LONGEST;
+    let target = Target::new(8 + bytes);
+    let (mine, theirs) = with_small_buffers();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    let data: Vec<u8> = (0..bytes).map(|at| (at % 253) as u8).collect();
+    lane.put(target.at(8), &data, ok).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..20 {
+                    assert!(get(&lane, target.at(8), bytes).unwrap() == data, "round {round}");
+                    lane.put(target.at(8), &data, ok).unwrap();
+                    add(&lane, target.at(0), 1).unwrap();
+                    flush(&lane).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(add(&lane, target.at(0), 0).unwrap(), 80);
     drop(lane);
     served.join().unwrap();
 }
@@ -231,6 +309,31 @@ fn dropped_tickets_leave_later_replies_right() {
     assert_eq!(add(&lane, target.at(0), 0).unwrap(), 50);
     drop(lane);
     served.join().unwrap();
+}
+
+/// A program leaks a request: later requests need no more memory than without it. Results that it is slow to take stay.
+#[test]
+fn leaked_ticket_keeps_only_its_own_result() {
+    let target = Target::new(64);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    let start = || lane.start_atomic(&Request::Add { at: target.at(0), delta: 1, wake: Wake::Nobody }, ok).unwrap();
+    let rounds = 5000;
+    std::mem::forget(start());
+    let (slow, dropped) = (start(), start());
+    for round in 0..rounds {
+        assert_eq!(add(&lane, target.at(0), 1).unwrap(), 3 + round);
+    }
+    assert!(lane.kept() < 1100, "{} results are kept", lane.kept());
+    drop(dropped);
+    assert!(matches!(slow.wait(ok), Ok(Outcome::Word(1))));
+    let before = lane.kept();
+    for round in 0..rounds {
+        assert_eq!(add(&lane, target.at(0), 1).unwrap(), 3 + rounds + round);
+    }
+    assert!(lane.kept() <= before, "{} results are kept, {before} before", lane.kept());
+    drop(served); // the leaked request keeps the connection
 }
 
 #[test]

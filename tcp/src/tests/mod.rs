@@ -1,7 +1,9 @@
 //! Tests of the provider over real sockets: ranks are threads, each as if on a host of its own.
 
+mod departures;
 mod hostile;
 mod lanes;
+mod route;
 mod windows;
 
 use crate::Tcp;
@@ -12,6 +14,15 @@ use transom_shm_loopback::Loopback;
 
 /// Runs `body` on a rank for each entry of `hosts`, the number of its host.
 fn on_hosts(hosts: &[u32], body: impl Fn(Hybrid<Tcp>) + Sync) {
+    on_hosts_by(hosts, |job| job, body);
+}
+
+/// Runs `body` as [`on_hosts`]; each rank uses the bootstrap that `wrap` makes of its own.
+fn on_hosts_by(
+    hosts: &[u32],
+    wrap: impl Fn(Arc<dyn Bootstrap>) -> Arc<dyn Bootstrap> + Sync,
+    body: impl Fn(Hybrid<Tcp>) + Sync,
+) {
     let jobs = Loopback::threads(hosts.len()).unwrap();
     let numbered = |host: u32| hosts.iter().enumerate().filter(move |(_, of)| **of == host);
     let mut here = vec![Vec::new(); hosts.len()];
@@ -25,9 +36,9 @@ fn on_hosts(hosts: &[u32], body: impl Fn(Hybrid<Tcp>) + Sync) {
     }
     std::thread::scope(|scope| {
         for ((job, here), memory) in jobs.into_iter().zip(here).zip(nodes) {
-            let body = &body;
+            let (body, wrap) = (&body, &wrap);
             scope.spawn(move || {
-                let bootstrap: Arc<dyn Bootstrap> = Arc::new(job.clone());
+                let bootstrap = wrap(Arc::new(job.clone()));
                 let ended = Leaving(job);
                 let node = Node::some(memory.unwrap(), here, hosts);
                 body(Hybrid::new(bootstrap, node, &Config::default()).unwrap());

@@ -133,6 +133,22 @@ fn put_to_lent_memory_precedes_its_signal() {
     });
 }
 
+/// A faulty peer keeps attached what it does not own: the program gets its memory back, and no peer reaches it.
+#[test]
+fn freed_window_leaves_no_access_to_lent_memory() {
+    on_hosts(HOSTS[0], |world| {
+        let regions = world.network().regions();
+        let mut window = Window::<u64, _>::new(&world, 0, Flavor::Create(vec![3; 4]), 1).unwrap();
+        window.fence().unwrap();
+        let sizes =
+            || (1..10).filter_map(|number| regions.with(number, |view| Ok(view.len())).ok()).collect::<Vec<_>>();
+        assert!(sizes().contains(&32), "{:?}", sizes());
+        (1..10).for_each(|number| _ = regions.attach(number));
+        assert_eq!(window.free().unwrap(), [3; 4]);
+        assert!(!sizes().contains(&32), "{:?}", sizes());
+    });
+}
+
 /// Threads of a rank wait for replies of one connection.
 #[test]
 fn threads_of_a_rank_share_a_connection() {

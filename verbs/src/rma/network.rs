@@ -56,6 +56,10 @@ impl Network for Verbs {
         region.close();
     }
 
+    fn withdraw(&self, region: &mut Region) {
+        region.withdraw();
+    }
+
     fn attach(&self, region: Attach<'_>) -> Result<Remote, FabricError> {
         self.attach_to(region)
     }

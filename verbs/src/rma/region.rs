@@ -46,6 +46,12 @@ impl Region {
     pub(super) fn close(&mut self) {
         self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
     }
+
+    /// Deregisters the memory; the adapter refuses later accesses.
+    pub(super) fn withdraw(&mut self) {
+        self.known.clear();
+        self.registrations.clear();
+    }
 }
 
 impl Drop for Region {
