@@ -35,19 +35,29 @@ fn drain(world: &World, many: usize, length: usize) {
 #[test]
 fn last_message_arrives_before_its_flood() {
     on(&[2], "last_message_arrives_before_its_flood", |world| {
-        for (length, source) in [(8, Source::Rank(1)), (160, Source::Any), (192, Source::Rank(1)), (208, Source::Any)] {
-            let many = if length == 8 { many() } else { many() / 2 };
-            if world.rank() == 1 {
-                let sent = flood(&world, many, length);
-                world.send(0, LAST, &[77]).unwrap();
-                sent.into_iter().for_each(|request| _ = request.wait().unwrap());
-            } else {
-                assert_eq!(world.recv(source, LAST).unwrap().0, [77]);
-                drain(&world, many, length);
-            }
-            world.barrier().unwrap();
-        }
+        last_arrives_first(&world, many(), 8, Source::Rank(1));
+        last_arrives_first(&world, many() / 2, 160, Source::Any);
     });
+}
+
+#[test]
+fn last_message_arrives_before_longer_ones() {
+    on(&[2], "last_message_arrives_before_longer_ones", |world| {
+        last_arrives_first(&world, many() / 2, 192, Source::Rank(1));
+        last_arrives_first(&world, many() / 2, 208, Source::Any);
+    });
+}
+
+fn last_arrives_first(world: &World, many: usize, length: usize, source: Source) {
+    if world.rank() == 1 {
+        let sent = flood(world, many, length);
+        world.send(0, LAST, &[77]).unwrap();
+        sent.into_iter().for_each(|request| _ = request.wait().unwrap());
+    } else {
+        assert_eq!(world.recv(source, LAST).unwrap().0, [77]);
+        drain(world, many, length);
+    }
+    world.barrier().unwrap();
 }
 
 /// Probes find it too.
