@@ -10,6 +10,7 @@ mod costs_messages;
 mod failures;
 mod host_peers;
 mod large;
+mod order;
 mod packet_loss;
 mod ports;
 mod provider;

@@ -49,9 +49,11 @@
 //! everything if the neighbour uses another adapter, because atomics of two adapters are not atomic with respect to
 //! each other. Memory that the program lends to a window is not shared; its data use the connection to its rank.
 //!
-//! Adapters differ in whether a write stores a word as one unit, and whether its last bytes become visible last. Ranks
-//! publish these properties at start, and all use the weakest ones: notifications, and the completion flags of rings
-//! and pipes, are of one kind in a job.
+//! InfiniBand does not promise when the bytes of a write become visible, except before a later send, immediate value or
+//! atomic. A word that follows data is therefore written by compare-and-swap. Devices are asked whether the bytes of
+//! one write become visible in order. Ranks publish the answer at start, and all use the weakest one: the completion
+//! flags of rings and pipes are of one kind in a job, part of the data or immediate values.
+//! `TRANSOM_VERBS_WORD_WRITE` forces either.
 //!
 //! # Order
 //! Operations of one rank on another are ordered. A thread's operations on several ranks are not. After

@@ -1,6 +1,6 @@
 //! Environment variables that select and configure the RDMA device. All have sensible defaults.
 
-use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
+use crate::values::{Mtu, Partition, Places, Timeout, Within, WordWrite};
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
@@ -153,13 +153,13 @@ pub const RETRY: Variable = Variable {
     check: readable::<Within<0, 7>>,
 };
 
-/// Way to write a word as one unit.
+/// Order of writes that is relied on.
 pub const WORD_WRITE: Variable = Variable {
     name: "TRANSOM_VERBS_WORD_WRITE",
     set_by: SetBy::User,
-    meaning: "method of writing an 8-byte word atomically: an RDMA write or compare-and-swap; all ranks use the latter \
-              if one needs it",
-    expected: "`auto`, `write` or `atomic`",
-    default: "auto: `atomic` on Soft-RoCE, which copies byte by byte; else `write`",
-    check: readable::<Choice<NotifyBy>>,
+    meaning: "method of writing a word that follows data: an RDMA write, which is correct only if adapters and fabric keep \
+              writes in order, or compare-and-swap; all ranks use the latter if one needs it",
+    expected: "`auto`, `write` or `atomic`; `atomic` sends each message in a ring or pipe with an immediate value too",
+    default: "auto: compare-and-swap, and completion flags within messages if the device promises order within a write",
+    check: readable::<WordWrite>,
 };

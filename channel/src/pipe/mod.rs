@@ -152,7 +152,7 @@ impl<M> Pipe<M> {
             lane,
             offer: Offer { config, number, key },
             memory,
-            post: Post::new(lane, marker, rail.mark_last || rail.whole_word),
+            post: Post::new(lane, marker, &rail),
             putting,
             getting: Getting::new(),
             arrivals: Arrivals::new(&config, marker),

@@ -11,6 +11,7 @@ use crate::connect::{Core, Link, Service};
 use crate::datagram::{Mailbox, ROOM};
 use crate::memory::Buffer;
 use crate::progress;
+use crate::rail::Writes;
 use crate::receive::{Came, LONGEST};
 use crate::sys::Access;
 use crate::values::NotifyBy;
@@ -112,11 +113,12 @@ impl VerbsWire {
             });
         }
         let promise = |core: &Core| {
-            let whole_word = core.rail.writes.notify_by == NotifyBy::Write;
+            let Writes { notify_by, in_order } = core.rail.writes;
+            let whole_word = notify_by == NotifyBy::Write;
             Rail {
                 kind: RailKind::Connection,
                 longest: LONGEST,
-                mark_last: whole_word && core.rail.writes.in_order,
+                mark_last: in_order,
                 whole_word,
                 immediate: !whole_word,
                 write: true,

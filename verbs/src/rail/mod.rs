@@ -14,9 +14,9 @@ pub(super) use writes::Writes;
 use super::VerbsError;
 use super::settings::Settings;
 use super::sys::{
-    Capacity, CompletionQueue, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
+    Capacity, CompletionQueue, Context, Domain, FarEnd, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
 };
-use super::values::NotifyBy;
+use super::wr::WorkQueue;
 use choose::{Candidate, Choice, Gid, Port, choose, choose_all};
 use ibverbs_sys::*;
 use queues::Queues;
@@ -103,21 +103,16 @@ impl Rail {
 
     fn new(context: Context, choice: Choice, settings: &Settings) -> Result<Self, VerbsError> {
         let context = Arc::new(context);
-        let notify_by = settings.notify_by.unwrap_or(match context.limits.vendor_id {
-            SOFT_ROCE => NotifyBy::Atomic,
-            _ => NotifyBy::Write,
-        });
         let limits = &context.limits;
-        let in_order = [MELLANOX, MELLANOX_PCI].contains(&limits.vendor_id);
         let asked = context.port(choice.port)?;
         let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
         let depth = settings.depth.min(most);
         let health = Arc::default();
-        let rail = Rail {
+        let mut rail = Rail {
             queues: Queues::new(&context, &health, depth),
             domain: Arc::new(Domain::new(context)?),
             health,
-            writes: Writes { notify_by, in_order },
+            writes: Writes::promised(settings.word_write, false),
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,
             bandwidth: bandwidth(asked.active_width.into(), asked.active_speed.into()),
@@ -128,8 +123,28 @@ impl Rail {
             timeout: settings.timeout_exponent(),
             retries: settings.retries,
         };
-        tracing::info!(rail = rail.describe(), ?notify_by, "RDMA device opened");
+        let in_order = rail.writes_in_order().unwrap_or_else(|error| {
+            tracing::info!(rail = rail.describe(), %error, "the order of writes is unknown");
+            false
+        });
+        rail.writes = Writes::promised(settings.word_write, in_order);
+        tracing::info!(rail = rail.describe(), writes = ?rail.writes, "RDMA device opened");
         Ok(rail)
+    }
+
+    /// Asks the device, by a queue pair connected to itself, whether the bytes of a write become visible in order.
+    fn writes_in_order(&self) -> Result<bool, VerbsError> {
+        let completions = Arc::new(CompletionQueue::new(self.context(), 1)?);
+        let capacity = Capacity { depth: 1, receives: 1, inline: 0, scatter: 1 };
+        let queue = QueuePair::reliable(&self.domain, [&completions, &completions], None, capacity)?;
+        let near = self.near_end(0);
+        queue.initialise(&near)?;
+        let path = self.path(self.gid(), self.lid());
+        queue.connect(
+            &near,
+            &FarEnd { path, mtu: self.mtu(), queue_pair: queue.number(), psn: 0, served: 1, initiated: 1 },
+        )?;
+        Ok(queue.writes_in_order())
     }
 
     pub fn context(&self) -> &Arc<Context> {
