@@ -2,7 +2,7 @@
 
 use super::{Count, Offer};
 use crate::ring::{CompletionFlag, Sender};
-use crate::wire::{Busy, Data, Key, Lane, Rail, Request, Wire};
+use crate::wire::{Busy, Data, Key, Lane, Request, Wire};
 
 /// Subject of an immediate value. Values whose first bit is set belong to pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,6 @@ pub(super) struct Post {
     marker: CompletionFlag,
     /// True if pointers are words in memory; otherwise immediate values carry them.
     pub words: bool,
-    /// True if messages become visible after all writes that were posted before them.
-    pub in_order: bool,
     /// Offset and mark of the last message, if the wire has refused the mark. It must be posted before
     /// anything else.
     mark: Option<(usize, u64)>,
@@ -57,11 +55,8 @@ pub(super) struct Post {
 }
 
 impl Post {
-    pub fn new(lane: Lane, marker: CompletionFlag, rail: &Rail) -> Post {
-        // A pointer must not become visible before the bytes that it reports.
-        let words = rail.whole_word || !rail.immediate;
-        let in_order = rail.whole_word || marker != CompletionFlag::Last;
-        Post { lane, to: None, marker, words, in_order, mark: None, refused: false, count: Count::default() }
+    pub fn new(lane: Lane, marker: CompletionFlag, words: bool) -> Post {
+        Post { lane, to: None, marker, words, mark: None, refused: false, count: Count::default() }
     }
 
     pub fn join(&mut self, offer: &Offer) {

@@ -167,14 +167,14 @@ impl<M> Putting<M> {
                     self.answer = None;
                     put.how = How::Writing { key, length, fin: false, done: false };
                 }
-                // The FIN uses the lane of the write. It follows the write if the rail keeps their order.
-                How::Writing { key, length, fin: false, done } if done || post.in_order => {
+                // The FIN uses the lane of the write, and so follows it.
+                How::Writing { key, length, fin: false, done } => {
                     if !self.way.chunk(wire, post, freed, Chunk::Fin { length: length as u64 }) {
                         break;
                     }
                     (put.how, rode) = (How::Writing { key, length, fin: true, done }, true);
                 }
-                How::Writing { fin: false, .. } | How::Writing { done: false, .. } => break,
+                How::Writing { done: false, .. } => break,
                 How::Writing { key, length, .. } => {
                     put.at += length;
                     self.sent += length as u64;
