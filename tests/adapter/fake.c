@@ -7,12 +7,17 @@
  * FAKE_ADAPTER   folder of the sockets by which the processes exchange frames
  * FAKE_LATE_MS   delay of the bytes of each write, except its last 8, which are visible at once; 0 (default): all at once
  * FAKE_IN_ORDER  answer of ibv_query_qp_data_in_order; 1 also makes the bytes of one write visible in order: the write is delayed as a
- *                whole if it is longer than a word, so that only later writes overtake it
+ *                whole if it has more than 64 bytes, so that shorter later ones overtake it. 2: only for queue pairs to themselves
+ * FAKE_PKEYS     partition keys of the port, e.g. 7fff,8001
+ * FAKE_GID       GID of the port, as 32 hexadecimal digits
  * FAKE_DEAF      no frame reaches another process
+ *
+ * With _1 at its end, a variable holds for rank 1.
  *
  * One mutex protects all state. A thread per process executes the requests of peers.
  */
 #define _GNU_SOURCE
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -135,8 +140,17 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* The value for this rank, or for all. */
+static const char *text(const char *name) {
+    char of_rank[64];
+    const char *rank = getenv("TRANSOM_RANK");
+    snprintf(of_rank, sizeof of_rank, "%s_%s", name, rank ? rank : "");
+    const char *value = getenv(of_rank);
+    return value ? value : getenv(name);
+}
+
 static int setting(const char *name) {
-    const char *value = getenv(name);
+    const char *value = text(name);
     return value ? atoi(value) : 0;
 }
 
@@ -336,13 +350,13 @@ static int execute(struct qp *qp, struct message *message) {
         return 0;
     }
     if (frame->op == IBV_WR_RDMA_WRITE) {
-        int shows_end = !in_order || frame->length <= WORD;
+        uint32_t at_once = in_order ? 64 : WORD;
         message->begun = 1;
         message->due = now() + late_ms;
         qp->psn += packets(qp, frame->length);
-        if (late_ms == 0 || frame->length <= WORD)
+        if (late_ms == 0 || frame->length <= at_once)
             show(message);
-        else if (shows_end)
+        else if (!in_order)
             put(at + frame->length - WORD, message->bytes + frame->length - WORD, WORD);
         return 1;
     }
@@ -671,21 +685,30 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     if (port != 1)
         return EINVAL;
     into->state = IBV_PORT_ACTIVE, into->max_mtu = into->active_mtu = IBV_MTU_4096, into->lid = 1;
-    into->gid_tbl_len = into->pkey_tbl_len = 1, into->link_layer = IBV_LINK_LAYER_INFINIBAND;
+    into->gid_tbl_len = 1, into->pkey_tbl_len = 8, into->link_layer = IBV_LINK_LAYER_INFINIBAND;
     into->active_width = 2, into->active_speed = 32;
     return 0;
 }
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
     (void)context, (void)port;
-    *pkey = 0xffff;
-    return index ? EINVAL : 0;
+    const char *keys = text("FAKE_PKEYS");
+    for (int at = 0; keys && at < index; at++)
+        keys = strchr(keys, ',') ? strchr(keys, ',') + 1 : NULL;
+    if (!keys && index)
+        return EINVAL;
+    *pkey = htobe16(keys ? strtoul(keys, NULL, 16) : 0xffff);
+    return 0;
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
     (void)context, (void)port;
-    memset(gid, 0, sizeof *gid);
-    gid->raw[0] = 0xfe, gid->raw[1] = 0x80, gid->raw[15] = 1;
+    const char *digits = text("FAKE_GID");
+    for (int at = 0; at < 16; at++) {
+        unsigned byte = 0;
+        sscanf((digits ? digits : "fe800000000000000000000000000001") + 2 * at, "%2x", &byte);
+        gid->raw[at] = byte;
+    }
     return index ? EINVAL : 0;
 }
 
@@ -891,7 +914,8 @@ int ibv_query_qp(struct ibv_qp *of, struct ibv_qp_attr *into, int what, struct i
 
 int ibv_query_qp_data_in_order(struct ibv_qp *of, enum ibv_wr_opcode op, uint32_t flags) {
     (void)flags;
-    return of->state == IBV_QPS_RTS && op == IBV_WR_RDMA_WRITE && setting("FAKE_IN_ORDER");
+    int order = setting("FAKE_IN_ORDER");
+    return of->state == IBV_QPS_RTS && op == IBV_WR_RDMA_WRITE && (order == 1 || (order == 2 && ((struct qp *)of)->peer == of->qp_num));
 }
 
 int ibv_destroy_qp(struct ibv_qp *of) {

@@ -17,3 +17,4 @@ mod provider;
 mod rail_failures;
 mod rails;
 mod unconnected;
+mod unreached;

@@ -155,6 +155,8 @@ fn pipe_bytes_are_read_after_late_writes() {
                     putting.wait().unwrap();
                 }
             }
+            let count = pipe.count();
+            assert!(step != Step::Write || count.written > 0, "no buffer was written in place: {count:?}");
             pipe.end().unwrap();
         }
     });

@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
     /// Traffic class of packets with a GRH: DSCP and ECN of RoCE.
-    pub traffic_class: u8,
+    pub traffic_class: Option<u8>,
     /// Partition key; `None` for the port's first.
     pub pkey: Option<u16>,
     /// Requests in flight per queue pair.
@@ -78,7 +78,7 @@ impl Settings {
             },
             mtu: set::MTU.get::<Mtu>()?.map(|mtu| mtu.0),
             service_level: set::SL.get::<Within<0, 15>>()?.map_or(0, |level| level.0 as u8),
-            traffic_class: set::TRAFFIC_CLASS.get::<Within<0, 255>>()?.map_or(0, |class| class.0 as u8),
+            traffic_class: set::TRAFFIC_CLASS.get::<Within<0, 255>>()?.map(|class| class.0 as u8),
             pkey: set::PKEY.get::<Partition>()?.map(|pkey| pkey.0),
             depth: set::DEPTH.get::<Within<4, 32768>>()?.map_or(128, |depth| depth.0),
             inline: set::INLINE.get::<Within<0, 4096>>()?.map_or(128, |inline| inline.0),

@@ -79,7 +79,7 @@ pub const TRAFFIC_CLASS: Variable = Variable {
     set_by: SetBy::User,
     meaning: "traffic class of packets with a global routing header; on RoCE, the DSCP times 4",
     expected: "a number from 0 to 255",
-    default: "0",
+    default: "RoCE v2: that of the port (`/sys/class/infiniband/DEVICE/tc/PORT/traffic_class`), else 106; otherwise 0",
     check: readable::<Within<0, 255>>,
 };
 
@@ -89,7 +89,7 @@ pub const PKEY: Variable = Variable {
     set_by: SetBy::User,
     meaning: "partition key of the port",
     expected: "a number from 1 to 65535, e.g. `0x8001`",
-    default: "the first key of the port",
+    default: "the first key of the port that is a full member of its partition, else the first",
     check: readable::<Partition>,
 };
 
@@ -159,7 +159,7 @@ pub const WORD_WRITE: Variable = Variable {
     set_by: SetBy::User,
     meaning: "method of writing a word that follows data: an RDMA write, which is correct only if adapters and fabric keep \
               writes in order, or compare-and-swap; all ranks use the latter if one needs it",
-    expected: "`auto`, `write` or `atomic`; `atomic` sends each message in a ring or pipe with an immediate value too",
+    expected: "`auto`, `write` or `atomic`; `atomic` sends each message in a ring with an immediate value",
     default: "auto: compare-and-swap, and completion flags within messages if the device promises order within a write",
     check: readable::<WordWrite>,
 };

@@ -17,7 +17,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// What the user has set, or the device has promised.
+    /// The order that the user forces, or else the one that the device promises.
     pub fn promised(set: WordWrite, in_order: bool) -> Writes {
         match set {
             WordWrite::Auto => Writes { notify_by: NotifyBy::Atomic, in_order },

@@ -15,7 +15,7 @@ macro_rules! library {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub(crate) struct Library {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Missing before rdma-core 41.
+            /// Missing before rdma-core 36.
             pub ibv_query_qp_data_in_order: Option<QueryDataInOrder>,
             /// Never unloaded: its device providers start threads and keep state.
             _library: std::mem::ManuallyDrop<libloading::Library>,
