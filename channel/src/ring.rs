@@ -56,7 +56,7 @@ impl CompletionFlag {
     pub fn is_kept_by(self, rail: &Rail) -> bool {
         match self {
             CompletionFlag::Last => rail.mark_last,
-            CompletionFlag::Second => rail.whole_word || rail.mark_last,
+            CompletionFlag::Second => rail.whole_word,
             CompletionFlag::Immediate => rail.immediate,
         }
     }

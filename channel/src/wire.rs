@@ -44,8 +44,8 @@ pub struct Rail {
     /// The mark of a `Put` is visible only when all its other bytes are (a release store, or a device that
     /// writes the last byte last). An aligned word is never seen torn.
     pub mark_last: bool,
-    /// A `Put` of one aligned word is never seen torn; the bytes of a longer one may become visible in any
-    /// order.
+    /// A `Put` of one aligned word is never seen torn, and becomes visible after all earlier puts of the lane. The
+    /// bytes of a longer one may become visible in any order.
     pub whole_word: bool,
     /// A `Put` may carry an immediate value, which the peer receives once all the bytes have arrived.
     pub immediate: bool,

@@ -1,6 +1,7 @@
 //! Bootstrap of a job: communication among its ranks before they have a network.
 
 use std::sync::Arc;
+use std::time::Instant;
 use transom_launch::Tcp;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::ProgressHook;
@@ -31,6 +32,13 @@ pub trait Bootstrap: OobExchange + Send + Sync {
     /// Returns true if `rank` has left.
     fn has_left(&self, rank: Rank) -> bool;
 
+    /// Asks, by the job's own connections, whether the process of `rank` runs. A stopped process does not answer.
+    /// [`seen_running`](Self::seen_running) returns the answer.
+    fn ask_whether_running(&self, rank: Rank);
+
+    /// The time at which `rank` last answered that its process runs. `None` without an answer, and always on one host.
+    fn seen_running(&self, rank: Rank) -> Option<Instant>;
+
     /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses messages. The
     /// first call counts.
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>);
@@ -49,6 +57,12 @@ impl Bootstrap for Loopback {
         Loopback::has_left(self, rank)
     }
 
+    fn ask_whether_running(&self, _: Rank) {}
+
+    fn seen_running(&self, _: Rank) -> Option<Instant> {
+        None
+    }
+
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
         Loopback::progress_in_waits(self, hook);
     }
@@ -65,6 +79,14 @@ impl Bootstrap for Tcp {
 
     fn has_left(&self, rank: Rank) -> bool {
         Tcp::has_left(self, rank)
+    }
+
+    fn ask_whether_running(&self, rank: Rank) {
+        Tcp::ask_whether_running(self, rank);
+    }
+
+    fn seen_running(&self, rank: Rank) -> Option<Instant> {
+        Tcp::seen_running(self, rank)
     }
 
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {

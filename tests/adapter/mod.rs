@@ -5,8 +5,11 @@
 mod name;
 
 use name::{full_name, has_run};
+use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
+use tempfile::TempDir;
 use transom::verbs::{Verbs, probe};
 use transom::{Error, Launch, Outcome, World, provider::Chosen};
 
@@ -37,9 +40,79 @@ pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl 
     }
 }
 
+/// Runs `body` on ranks that are processes and use the fake adapter of `fake.c`, with some variables set.
+#[track_caller]
+pub fn on_fake(hosts: Option<&str>, size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
+    let join = || body(transom::init().expect("a rank can join its job"));
+    if let Some(outcome) = run_fake(hosts, size, name, variables, join) {
+        assert!(outcome.success(), "{variables:?}: {outcome}\n{}", outputs(&outcome));
+    }
+}
+
+/// Runs `body` in processes with the fake adapter, as [`run`] does.
+#[track_caller]
+pub fn run_fake(
+    hosts: Option<&str>,
+    size: usize,
+    name: &str,
+    variables: &[(&str, &str)],
+    body: impl Fn(),
+) -> Option<Outcome> {
+    if std::env::var_os(ROLE).is_some() {
+        body();
+        return None;
+    }
+    const SSH: &str = "TRANSOM_SSH";
+    if hosts.is_some() && std::env::var_os(SSH).is_none() {
+        // The launcher reads the variable in its own environment.
+        let again = Command::new(std::env::current_exe().expect("the path of this test program"))
+            .args(["--exact", &full_name(name), "--nocapture"])
+            .env(SSH, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ranks/local-ssh"))
+            .status();
+        assert!(again.as_ref().is_ok_and(|status| status.success()), "on hosts of this machine: {again:?}");
+        return None;
+    }
+    let library = fake_library();
+    let sockets = tempfile::tempdir().expect("a folder for sockets");
+    let fake = [
+        ("TRANSOM_FABRIC", "verbs"),
+        ("LD_LIBRARY_PATH", library.to_str().expect("a path in UTF-8")),
+        ("FAKE_ADAPTER", sockets.path().to_str().expect("a path in UTF-8")),
+    ];
+    let variables: Vec<_> = fake.into_iter().chain(variables.iter().copied()).collect();
+    run_on(hosts, size, name, &variables, body)
+}
+
+/// The folder with the fake libibverbs, which the first caller compiles.
+fn fake_library() -> &'static Path {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("a folder for the fake adapter");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapter/fake.c");
+        let built = Command::new("cc")
+            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", source, "-o"])
+            .arg(folder.path().join("libibverbs.so.1"))
+            .status();
+        assert!(built.as_ref().is_ok_and(|status| status.success()), "cannot compile {source}: {built:?}");
+        folder
+    });
+    FOLDER.path()
+}
+
 /// Runs `body` in processes, as ranks that have not joined yet. Returns the outcome in the process that starts them.
 #[track_caller]
 pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
+    run_on(None, size, name, variables, body)
+}
+
+/// [`run`] on several hosts, which may be names of this one.
+#[track_caller]
+fn run_on(
+    hosts: Option<&str>,
+    size: usize,
+    name: &str,
+    variables: &[(&str, &str)],
+    body: impl Fn(),
+) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
         body();
         return None;
@@ -54,6 +127,9 @@ pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn())
         .capture(true);
     for (name, value) in variables {
         copies = copies.env(name, value);
+    }
+    if let Some(hosts) = hosts {
+        copies = copies.hosts(hosts.parse().expect("a list of hosts"));
     }
     let outcome = copies.run().expect("copies of the test program start");
     has_run(&full, &outcome);

@@ -49,9 +49,11 @@
 //! everything if the neighbour uses another adapter, because atomics of two adapters are not atomic with respect to
 //! each other. Memory that the program lends to a window is not shared; its data use the connection to its rank.
 //!
-//! Adapters differ in whether a write stores a word as one unit, and whether its last bytes become visible last. Ranks
-//! publish these properties at start, and all use the weakest ones: notifications, and the completion flags of rings
-//! and pipes, are of one kind in a job.
+//! InfiniBand does not promise when the bytes of a write become visible, except before a later send, immediate value or
+//! atomic. A word that follows data is therefore written by compare-and-swap. Devices are asked whether the bytes of
+//! one write become visible in order. Ranks publish the answer at start, and all use the weakest one: the completion
+//! flags of rings are of one kind in a job, part of the data or immediate values. Pipes use immediate values.
+//! `TRANSOM_VERBS_WORD_WRITE` forces either.
 //!
 //! # Order
 //! Operations of one rank on another are ordered. A thread's operations on several ranks are not. After
@@ -147,7 +149,8 @@
 //!
 //! # Silence
 //! A silent peer is asked again, at last once a second, and logged ever more rarely: it may be stopped, and only the
-//! job reports deaths. On a connection the peer's adapter answers. It is an error if an adapter completes nothing for
+//! job reports deaths. On several hosts the job is asked after 15 seconds whether the peer's process runs. If it does,
+//! and no datagram of the peer arrives within 5 more, the peer is unreachable. On a connection the peer's adapter answers. It is an error if an adapter completes nothing for
 //! 20 seconds, if a connection cannot be restored, or if a port is down for 5 seconds while a connection is wanted. The
 //! rank then cannot be reached, and all ranks are notified.
 //!

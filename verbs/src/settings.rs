@@ -1,6 +1,6 @@
 //! User settings, read from the [variables](crate::variables).
 
-use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, RailName, Timeout, Within};
+use crate::values::{Mtu, Partition, Places, RailName, Timeout, Within, WordWrite};
 use crate::variables as set;
 use ibverbs_sys::*;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
     /// Traffic class of packets with a GRH: DSCP and ECN of RoCE.
-    pub traffic_class: u8,
+    pub traffic_class: Option<u8>,
     /// Partition key; `None` for the port's first.
     pub pkey: Option<u16>,
     /// Requests in flight per queue pair.
@@ -41,7 +41,8 @@ pub(super) struct Settings {
     pub timeout: Duration,
     /// Number of retransmissions before the connection counts as broken.
     pub retries: u8,
-    pub notify_by: Option<NotifyBy>,
+    /// Order of writes that is relied on.
+    pub word_write: WordWrite,
     /// Division of large puts and gets among rails, as for messages (TRANSOM_MESSAGES).
     pub division: Division,
     /// Paths of messages (TRANSOM_MESSAGES, whose other fields are read later).
@@ -77,7 +78,7 @@ impl Settings {
             },
             mtu: set::MTU.get::<Mtu>()?.map(|mtu| mtu.0),
             service_level: set::SL.get::<Within<0, 15>>()?.map_or(0, |level| level.0 as u8),
-            traffic_class: set::TRAFFIC_CLASS.get::<Within<0, 255>>()?.map_or(0, |class| class.0 as u8),
+            traffic_class: set::TRAFFIC_CLASS.get::<Within<0, 255>>()?.map(|class| class.0 as u8),
             pkey: set::PKEY.get::<Partition>()?.map(|pkey| pkey.0),
             depth: set::DEPTH.get::<Within<4, 32768>>()?.map_or(128, |depth| depth.0),
             inline: set::INLINE.get::<Within<0, 4096>>()?.map_or(128, |inline| inline.0),
@@ -85,7 +86,7 @@ impl Settings {
             keep: set::REGCACHE_BYTES.get::<Within<0, { u32::MAX }>>()?.map_or(REGCACHE_BYTES, |bytes| bytes.0),
             timeout: set::TIMEOUT.get::<Timeout>()?.map_or(Duration::from_millis(250), |time| time.0),
             retries: set::RETRY.get::<Within<0, 7>>()?.map_or(7, |retries| retries.0 as u8),
-            notify_by: set::WORD_WRITE.get::<Choice<NotifyBy>>()?.and_then(|choice| choice.0),
+            word_write: set::WORD_WRITE.get::<WordWrite>()?.unwrap_or_default(),
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
             datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),

@@ -14,12 +14,24 @@ pub(crate) struct RailName {
     pub gid: Option<u8>,
 }
 
-/// The way to write 8 bytes as one unit.
+/// The way to write 8 bytes as one unit that becomes visible after all earlier writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyBy {
-    /// A write: adapters write aligned 8 bytes at once.
+    /// A write. Most adapters write aligned 8 bytes at once; none promises that they follow earlier writes.
     Write,
-    /// Compare-and-swap, for software devices that copy byte by byte.
+    /// Compare-and-swap, before which earlier writes are visible.
+    Atomic,
+}
+
+/// The order of writes that is relied on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WordWrite {
+    /// Only what the device promises.
+    #[default]
+    Auto,
+    /// Writes of a queue pair become visible in order.
+    Write,
+    /// No order, not even within a write.
     Atomic,
 }
 
@@ -113,22 +125,16 @@ impl FromStr for Mtu {
     }
 }
 
-/// One of several words, or `auto`.
-pub(crate) struct Choice<T>(pub Option<T>);
-
-impl FromStr for Choice<NotifyBy> {
+impl FromStr for WordWrite {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        choose(text, &[("write", NotifyBy::Write), ("atomic", NotifyBy::Atomic)])
-    }
-}
-
-fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'static str> {
-    match words.iter().find(|(word, _)| *word == text.trim()) {
-        Some(&(_, value)) => Ok(Choice(Some(value))),
-        None if text.trim() == "auto" => Ok(Choice(None)),
-        None => Err("unknown value"),
+        match text.trim() {
+            "auto" => Ok(WordWrite::Auto),
+            "write" => Ok(WordWrite::Write),
+            "atomic" => Ok(WordWrite::Atomic),
+            _ => Err("unknown value"),
+        }
     }
 }
 

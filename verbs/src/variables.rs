@@ -1,6 +1,6 @@
 //! Environment variables that select and configure the RDMA device. All have sensible defaults.
 
-use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
+use crate::values::{Mtu, Partition, Places, Timeout, Within, WordWrite};
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
@@ -79,7 +79,7 @@ pub const TRAFFIC_CLASS: Variable = Variable {
     set_by: SetBy::User,
     meaning: "traffic class of packets with a global routing header; on RoCE, the DSCP times 4",
     expected: "a number from 0 to 255",
-    default: "0",
+    default: "RoCE v2: that of the port (`/sys/class/infiniband/DEVICE/tc/PORT/traffic_class`), else 106; otherwise 0",
     check: readable::<Within<0, 255>>,
 };
 
@@ -89,7 +89,7 @@ pub const PKEY: Variable = Variable {
     set_by: SetBy::User,
     meaning: "partition key of the port",
     expected: "a number from 1 to 65535, e.g. `0x8001`",
-    default: "the first key of the port",
+    default: "the first key of the port that is a full member of its partition, else the first",
     check: readable::<Partition>,
 };
 
@@ -153,13 +153,13 @@ pub const RETRY: Variable = Variable {
     check: readable::<Within<0, 7>>,
 };
 
-/// Way to write a word as one unit.
+/// Order of writes that is relied on.
 pub const WORD_WRITE: Variable = Variable {
     name: "TRANSOM_VERBS_WORD_WRITE",
     set_by: SetBy::User,
-    meaning: "method of writing an 8-byte word atomically: an RDMA write or compare-and-swap; all ranks use the latter \
-              if one needs it",
-    expected: "`auto`, `write` or `atomic`",
-    default: "auto: `atomic` on Soft-RoCE, which copies byte by byte; else `write`",
-    check: readable::<Choice<NotifyBy>>,
+    meaning: "method of writing a word that follows data: an RDMA write, which is correct only if adapters and fabric keep \
+              writes in order, or compare-and-swap; all ranks use the latter if one needs it",
+    expected: "`auto`, `write` or `atomic`; `atomic` sends each message in a ring with an immediate value",
+    default: "auto: compare-and-swap, and completion flags within messages if the device promises order within a write",
+    check: readable::<WordWrite>,
 };

@@ -140,7 +140,11 @@ impl<M: WireMemory> Pipe<M> {
         number: u8,
     ) -> Result<Pipe<M>, Fault> {
         let rail = *wire.rails(wire.is_near(peer)).first().ok_or(Fault::NoMarker)?;
-        let marker = CompletionFlag::of(&rail).ok_or(Fault::NoMarker)?;
+        // A pointer or a FIN must not become visible before the bytes that it reports. A rail that orders only the bytes
+        // of one put therefore tells all by immediate values.
+        let words = rail.whole_word || !rail.immediate;
+        let marker = if words { CompletionFlag::of(&rail) } else { Some(CompletionFlag::Immediate) };
+        let marker = marker.ok_or(Fault::NoMarker)?;
         if !config.is_sound() {
             return Err(Fault::Sizes { chunk: config.chunk, chunks: config.chunks });
         }
@@ -152,7 +156,7 @@ impl<M: WireMemory> Pipe<M> {
             lane,
             offer: Offer { config, number, key },
             memory,
-            post: Post::new(lane, marker, rail.mark_last || rail.whole_word),
+            post: Post::new(lane, marker, words),
             putting,
             getting: Getting::new(),
             arrivals: Arrivals::new(&config, marker),

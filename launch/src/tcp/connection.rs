@@ -1,6 +1,6 @@
 //! A rank's connection to the hub, shared by all its groups, and the state that its reading thread has received.
 
-use super::frames::{GATHERED, GONE, JOB, LONGEST, MemberState, parse_gone};
+use super::frames::{ASK, GATHERED, GONE, JOB, LONGEST, MemberState, RUNS, body_of_members, parse_gone, parse_members};
 use super::silence::{self, Silence};
 use super::wire::{Body, Frame, Opener, Sealer};
 use crate::lock::lock;
@@ -30,6 +30,8 @@ pub(super) struct Connection {
     closed: AtomicBool,
     /// This rank has announced that it leaves, so the connection may end.
     leaving: AtomicBool,
+    /// Ranks that have answered that their process runs, and when.
+    running: Mutex<HashMap<Rank, Instant>>,
     /// The rank's messages, once its waits progress them: another rank may need them before it takes part in a round.
     pub progress: OnceLock<Arc<dyn ProgressHook>>,
 }
@@ -73,6 +75,7 @@ impl Connection {
             groups: Mutex::new(HashMap::from([(JOB, job)])),
             closed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            running: Mutex::default(),
             progress: OnceLock::new(),
         });
         let listener = connection.clone();
@@ -101,6 +104,16 @@ impl Connection {
         if group.id != JOB {
             self.groups().remove(&group.id);
         }
+    }
+
+    /// Asks a rank of the job whether its process runs.
+    pub fn ask_whether_running(&self, rank: Rank) {
+        self.send(ASK, JOB, &body_of_members(&[rank]));
+    }
+
+    /// The time at which a rank last answered that its process runs.
+    pub fn seen_running(&self, rank: Rank) -> Option<Instant> {
+        lock(&self.running).get(&rank).copied()
     }
 
     pub fn send(&self, kind: u8, group: u64, body: &[u8]) {
@@ -176,6 +189,15 @@ impl Connection {
     }
 
     fn hear(&self, Frame { kind, group, body }: Frame) -> Result<(), &'static str> {
+        if kind == ASK || kind == RUNS {
+            let from = parse_members(&body, self.job().members.len());
+            let Some(&[from]) = from.as_deref() else { return Err("a frame names a rank outside the job") };
+            match kind {
+                ASK => self.send(RUNS, JOB, &body_of_members(&[from])),
+                _ => _ = lock(&self.running).insert(from, Instant::now()),
+            }
+            return Ok(());
+        }
         // An unknown group is one that this rank has left.
         let Some(group) = self.groups().get(&group).cloned() else { return Ok(()) };
         match kind {

@@ -164,6 +164,16 @@ impl Tcp {
         self.0.group.has_left(rank)
     }
 
+    /// Asks whether the process of a rank runs. [`seen_running`](Self::seen_running) returns the answer.
+    pub fn ask_whether_running(&self, rank: Rank) {
+        self.0.line.connection.ask_whether_running(self.0.group.members[rank]);
+    }
+
+    /// The time at which a rank last answered that its process runs.
+    pub fn seen_running(&self, rank: Rank) -> Option<Instant> {
+        self.0.line.connection.seen_running(self.0.group.members[rank])
+    }
+
     #[cfg(test)]
     pub(crate) fn first_death(&self) -> Option<Rank> {
         self.0.group.first_death()

@@ -23,6 +23,12 @@ pub(super) const BYE: u8 = 6;
 /// The first frame. It proves that the rank itself is connected and that no third party replayed its first message.
 pub(super) const HERE: u8 = 7;
 
+// Sent by ranks, and passed on by the hub to the rank that the body names. The hub replaces that by the sender's rank.
+/// Asks whether the process of a rank runs.
+pub(super) const ASK: u8 = 8;
+/// Answers [`ASK`]. A stopped process does not answer.
+pub(super) const RUNS: u8 = 9;
+
 // Sent by the hub.
 /// The rank has joined.
 pub(super) const WELCOME: u8 = 17;

@@ -3,7 +3,7 @@
 use super::message::Secret;
 use crate::rail::Writes;
 
-const MAGIC: [u8; 8] = *b"transom\x06";
+const MAGIC: [u8; 8] = *b"transom\x07";
 
 /// Datagram address of a rank, and the Q_Key that datagrams to it must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub(super) struct Card {
     pub paths: u8,
     /// Properties of the adapter's writes.
     pub writes: Writes,
+    /// Partition key of the port; 0 if it has none.
+    pub pkey: u16,
+    /// Packets carry a GRH.
+    pub global: bool,
     /// Queue pair for messages as datagrams, with the address's Q_Key; 0 if this rail has none.
     pub messages: u32,
 }
@@ -33,16 +37,20 @@ pub(super) struct Card {
 impl Card {
     pub fn to_bytes(self) -> Vec<u8> {
         let (adapter, messages) = (self.adapter.to_le_bytes(), self.messages.to_le_bytes());
-        [&[self.link, self.paths, self.writes.to_byte()][..], &adapter, &messages, &self.address.to_bytes()].concat()
+        let bytes = [self.link, self.paths, self.writes.to_byte(), self.global.into()];
+        [&bytes[..], &self.pkey.to_le_bytes(), &adapter, &messages, &self.address.to_bytes()].concat()
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[link, paths, writes], bytes) = bytes.split_first_chunk()?;
+        let (&[link, paths, writes, global], bytes) = bytes.split_first_chunk()?;
+        let (pkey, bytes) = bytes.split_first_chunk()?;
         let (adapter, bytes) = bytes.split_first_chunk()?;
         let (messages, bytes) = bytes.split_first_chunk()?;
         let (adapter, messages) = (u64::from_le_bytes(*adapter), u32::from_le_bytes(*messages));
         let (address, writes) = (Address::from_bytes(bytes)?, Writes::from_byte(writes)?);
-        (messages < 1 << 24).then_some(Card { address, link, adapter, paths, writes, messages })
+        let (pkey, is_global) = (u16::from_le_bytes(*pkey), global == 1);
+        let card = Card { address, link, adapter, paths, writes, pkey, global: is_global, messages };
+        (messages < 1 << 24 && global < 2).then_some(card)
     }
 }
 
@@ -99,9 +107,10 @@ mod tests {
             initiator_depth: 1,
         };
         let writes = Writes { notify_by: NotifyBy::Write, in_order: false };
-        let card = Card { address, link: 3, adapter: 0x0123_4567_89ab_cdef, paths: 2, writes, messages: 0xff_fffe };
+        let (adapter, messages) = (0x0123_4567_89ab_cdef, 0xff_fffe);
+        let card = Card { address, link: 3, adapter, paths: 2, writes, pkey: 0x8001, global: true, messages };
         assert_eq!(Card::from_bytes(&card.to_bytes()), Some(card));
-        for len in [2, 10, 14] {
+        for len in [2, 5, 13, 17] {
             assert_eq!(Card::from_bytes(&card.to_bytes()[..len]), None);
         }
         assert_eq!(Card::from_bytes(&Card { messages: 1 << 24, ..card }.to_bytes()), None);

@@ -1,20 +1,21 @@
 //! State of a rank for one rail: adapter, memory and peers. The rank's teams and its connecting thread share it.
 
-use super::address::Address;
+use super::address::{Address, Destination};
 use super::failover_qp::{LaneQueue, PeerKeyTable};
 use super::message::Message;
-use super::service;
+use super::service::{self, ARRIVE_WITHIN, ASK_AFTER};
 use crate::VerbsError;
 use crate::datagram::Mailbox;
 use crate::endpoint::Endpoints;
 use crate::memory::{Lent, RegisteredMemory};
-use crate::rail::Rail;
+use crate::rail::{Link as PortLink, Rail};
 use crate::receive::Receives;
 use crate::wr::{Failure, RemoteAddress, Verb, Why, WorkQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -79,7 +80,12 @@ pub(crate) enum Link {
     Ready,
     /// An adapter refused the connection: this rank's or the peer's.
     Refused { by_peer: bool, errno: i32 },
+    /// The peer's process runs, and no datagram of the peer arrives.
+    Unreached,
 }
+
+/// The error of a queue pair that does not promise the order of writes which the device promised at the start.
+pub(crate) const UNORDERED: Errno = Errno::PROTO;
 
 /// The state of a wanted connection once the connecting thread has ended.
 const THREAD_ENDED: Link = Link::Refused { by_peer: false, errno: Errno::SHUTDOWN.raw_os_error() };
@@ -158,13 +164,20 @@ impl Core {
     pub fn want(&self, peer: Rank) -> Link {
         let mut links = self.links();
         let link = self.link(&links, peer);
-        if matches!(link, Link::Absent | Link::Refused { .. }) {
+        if matches!(link, Link::Absent | Link::Refused { .. } | Link::Unreached) {
             links.insert(peer, Link::Wanted);
             drop(links);
             self.command(Command::Connect(peer));
             return self.link(&self.links(), peer);
         }
         link
+    }
+
+    /// The state of a connection, which is requested only if it is absent. Unlike [`want`](Self::want) it reports why an
+    /// earlier request was refused.
+    pub fn wanted(&self, peer: Rank) -> Link {
+        let link = self.link(&self.links(), peer);
+        if link == Link::Absent { self.want(peer) } else { link }
     }
 
     /// Waits up to `time` for a wanted connection; returns its state.
@@ -359,11 +372,36 @@ impl Core {
         self.changed.notify_all();
     }
 
+    /// Describes the ports between which no datagram arrives, and what to check.
+    pub fn unreached(&self, peer: Rank) -> String {
+        let Destination { gid, lid, .. } = self.addresses[peer].datagrams;
+        let (rail, is_roce) = (&self.rail, self.rail.link() != PortLink::InfiniBand);
+        let port = |gid: [u8; 16], lid: u16| {
+            let gid = Ipv6Addr::from(gid);
+            if is_roce { format!("GID {gid}") } else { format!("LID {lid}, GID {gid}") }
+        };
+        let check = match is_roce {
+            true => {
+                "is UDP port 4791 open between the hosts, and are both addresses in networks that reach each other (VLAN, \
+                     routes)?"
+            }
+            false => "are both ports in one subnet and partition, and is the subnet manager running?",
+        };
+        format!(
+            "no datagram of rank {peer} arrived for {:?}, though its process runs. This port: {}; partition key {:#06x}. The \
+             port of rank {peer}: {}. Check: {check} `TRANSOM_FABRIC=tcp` does without RDMA",
+            ASK_AFTER + ARRIVE_WITHIN,
+            port(rail.gid(), rail.lid()),
+            rail.pkey(),
+            port(gid, lid),
+        )
+    }
+
     /// Records an outcome and wakes the waits for the connection.
     pub(super) fn note(&self, peer: Rank, outcome: Link) {
         let mut links = self.links();
         match outcome {
-            Link::Refused { .. } => _ = links.insert(peer, outcome),
+            Link::Refused { .. } | Link::Unreached => _ = links.insert(peer, outcome),
             _ => _ = links.remove(&peer),
         }
         drop(links);

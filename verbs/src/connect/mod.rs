@@ -12,10 +12,11 @@ mod message;
 #[cfg(test)]
 mod model_check;
 mod pair;
+mod reach;
 mod service;
 mod timeout_backoff;
 
-pub(super) use core::{Core, Link};
+pub(super) use core::{Core, Link, UNORDERED};
 pub(super) use failover_qp::{LaneQueue, Twin};
 
 use super::VerbsError;
@@ -31,7 +32,7 @@ use std::thread::JoinHandle;
 use transom_channel::Paths;
 use transom_launch::random;
 use transom_locks::Rank;
-use transom_windows::OobExchange;
+use transom_network::Bootstrap;
 
 /// Bytes kept for each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
@@ -49,7 +50,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Collective: opens the devices and tells all others where this rank is.
-    pub fn new(job: &dyn OobExchange, settings: &Settings) -> Result<Self, VerbsError> {
+    pub fn new(job: &Arc<dyn Bootstrap>, settings: &Settings) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
@@ -66,7 +67,7 @@ impl Service {
         let mut made = made?;
         let each = (mine.len() - 1) / made.len();
         made.truncate(common(&theirs, each)?);
-        let count = made.len();
+        let is_named = !settings.named.is_empty();
         let cards = |rail: usize| {
             let card = |(rank, told): (Rank, &Vec<u8>)| {
                 let card = told.get(1..).and_then(|cards| cards.chunks(each).nth(rail)).and_then(Card::from_bytes);
@@ -74,7 +75,25 @@ impl Service {
             };
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
         };
-        let cards = (0..count).map(cards).collect::<Result<Vec<_>, _>>()?;
+        let mut cards = (0..made.len()).map(cards).collect::<Result<Vec<_>, _>>()?;
+        for rail in 0..cards.len() {
+            let Some((one, other, why)) = reach::unreached(&cards[rail]) else { continue };
+            if rail == 0 || is_named {
+                return Err(unreached(rail, [one, other], why));
+            }
+            tracing::warn!(
+                rank = job.rank(),
+                rail,
+                one,
+                other,
+                why,
+                "ports cannot reach each other; using fewer rails"
+            );
+            cards.truncate(rail);
+            made.truncate(rail);
+            break;
+        }
+        let count = made.len();
         let writes =
             Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("the list includes this rank");
         let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {
@@ -86,7 +105,7 @@ impl Service {
                 );
             }
             made.rail.writes = writes;
-            Self::start(job.rank(), made, count > 1, cards)
+            Self::start(job, made, count > 1, cards)
         });
         let mut first = rails.next().expect("there is one at least")?;
         first.further = rails.collect::<Result<_, _>>()?;
@@ -99,7 +118,8 @@ impl Service {
     }
 
     /// Starts one rail, given the cards of all ranks.
-    fn start(me: Rank, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
+    fn start(job: &Arc<dyn Bootstrap>, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
+        let me = job.rank();
         let Prepared { rail, post, mail, paths, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
             return Err(other_link(rank, &rail, me));
@@ -111,7 +131,7 @@ impl Service {
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let core = Arc::new(Core::new(me, rail, same_adapter, addresses, (paths, mail))?);
-        let connector = Connector::new(core.clone(), post, several);
+        let connector = Connector::new(core.clone(), post, several, Arc::downgrade(job));
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
         let thread = thread.map_err(|source| VerbsError::system("starting the connecting thread", source))?;
         Ok(Service { core, further: Vec::new(), thread: Some(thread) })
@@ -156,7 +176,8 @@ impl Service {
         };
         let messages = mail.as_ref().map_or(0, Mailbox::number);
         let (link, adapter, writes) = (rail.link() as u8, rail.adapter(), rail.writes);
-        let card = Card { address, link, adapter, paths: paths as u8, writes, messages };
+        let (pkey, global) = (rail.pkey(), rail.is_global());
+        let card = Card { address, link, adapter, paths: paths as u8, writes, pkey, global, messages };
         Ok(Prepared { rail, post, mail, paths, card })
     }
 }
@@ -206,6 +227,13 @@ fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
     let (theirs, mine) = (name(theirs), name(mine));
     let what = format!("TRANSOM_MESSAGES: rank {rank} sends messages by {theirs}, and rank {me} by {mine}");
     VerbsError::unusable(what, "set the same paths (rc, ud, both) at all ranks, or none".into())
+}
+
+fn unreached(rail: usize, [one, other]: [Rank; 2], why: String) -> VerbsError {
+    let what = format!("the RDMA ports of rank {one} and rank {other} (rail {rail}) cannot reach each other: {why}");
+    let todo =
+        "select ports by TRANSOM_VERBS_DEVICE, TRANSOM_VERBS_GID or TRANSOM_VERBS_PKEY, or set TRANSOM_FABRIC=tcp";
+    VerbsError::unusable(what, todo.into())
 }
 
 fn other_link(rank: Rank, rail: &Rail, me: Rank) -> VerbsError {

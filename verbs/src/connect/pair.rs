@@ -1,7 +1,7 @@
 //! The successive queue pairs to one peer: the effects of that peer's machine.
 
 use super::address::Destination;
-use super::core::Core;
+use super::core::{Core, UNORDERED};
 use super::failover_qp::LaneQueue;
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
@@ -240,6 +240,15 @@ impl Effects for Doing<'_> {
             initiated: initiated.min(address.responder_resources),
         };
         queue.pair.connect(&rail.near_end(start.psn), &far).map_err(|error| self.refused(&error))?;
+        if rail.writes.in_order && !queue.pair.writes_in_order() {
+            tracing::error!(
+                rank = self.core.me,
+                peer = self.peer,
+                "the RDMA device promised ordered writes at the start, but not on this connection; set \
+                 TRANSOM_VERBS_WORD_WRITE=atomic at all ranks"
+            );
+            return Err(UNORDERED);
+        }
         self.pair.connected = Some((start.generation, theirs.psn));
         Ok(())
     }

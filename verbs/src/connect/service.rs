@@ -18,10 +18,11 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use transom_channel::Paths;
 use transom_locks::Rank;
+use transom_network::Bootstrap;
 
 /// Fields are declared in the order in which they must be dropped.
 pub(super) struct Connector {
@@ -35,6 +36,8 @@ pub(super) struct Connector {
     /// Atomics that peers are asked to perform, at most one each, and those that peers have requested.
     pub(super) asking: BTreeMap<Rank, Asking>,
     pub(super) serving: Vec<Serving>,
+    /// The job, which knows whether the process of a silent peer runs.
+    job: Weak<dyn Bootstrap>,
     /// Peers whose lanes may hold back requests: on a failover queue, or since the queue was replaced.
     holding: BTreeSet<Rank>,
     /// Time of the next check of the lanes.
@@ -76,8 +79,17 @@ pub(super) struct Connection {
     back: u32,
     /// Multiplier of the timeouts before a connection is broken off or returns to the first rail.
     timeout_backoff: TimeoutBackoff,
+    /// The time since which the peer has not answered the requests for its first connection.
+    unanswered: Option<Unanswered>,
     /// The last atomic that the peer requested.
     pub(super) served: Served,
+}
+
+/// A peer of which no datagram arrives.
+struct Unanswered {
+    since: Instant,
+    /// The job was asked whether the peer's process runs.
+    asked: Option<Instant>,
 }
 
 /// Seconds until a broken connection that is not restored fails; the second value applies while the port is down.
@@ -95,12 +107,19 @@ const HELD: Duration = Duration::from_millis(1);
 /// send, mainly while fences were left to it. Fences are no longer left to it; the cause is unknown.
 const SILENT: Duration = Duration::from_secs(5);
 
+/// Time after which the job is asked whether a silent peer's process runs, and time after the answer within which a
+/// datagram must arrive. Peers are asked for a connection once a second. A process that was stopped until its answer
+/// therefore has time to answer by datagram.
+pub(super) const ASK_AFTER: Duration = Duration::from_secs(15);
+pub(super) const ARRIVE_WITHIN: Duration = Duration::from_secs(5);
+
 impl Connector {
-    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool) -> Self {
+    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool, job: Weak<dyn Bootstrap>) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
-        Connector { connections, due, post, received, core, asking, serving, holding, look, looks, mute: [false; 3] }
+        let mute = [false; 3];
+        Connector { connections, due, post, received, core, asking, serving, job, holding, look, looks, mute }
     }
 
     /// Runs the thread until a `Stop` command.
@@ -169,6 +188,9 @@ impl Connector {
 
     /// Handles a message about the peer's connection on this rail.
     fn heard(&mut self, peer: Rank, message: Message) {
+        if let Some(connection) = self.connections.get_mut(&peer) {
+            connection.unanswered = None;
+        }
         match message {
             Message::Probe => self.say(peer, Message::Alive),
             Message::Atomic { number, verb, to } => self.serve(peer, number, verb, to),
@@ -282,6 +304,34 @@ impl Connector {
         }
         if core.can_fail_over() {
             self.look_for_other_rails();
+        }
+        self.look_for_unreached();
+    }
+
+    /// Reports peers that are wanted for the first time, whose processes run, and of which no datagram arrives.
+    fn look_for_unreached(&mut self) {
+        let Connector { connections, core, job, .. } = self;
+        let Some(job) = job.upgrade() else { return };
+        for (&peer, connection) in connections {
+            let is_first = connection.machine.is_waiting() && core.endpoints.lane(peer).is_none();
+            if !is_first || core.rail.health.port_down() {
+                connection.unanswered = None;
+                continue;
+            }
+            let unanswered =
+                connection.unanswered.get_or_insert_with(|| Unanswered { since: Instant::now(), asked: None });
+            let Some(asked) = unanswered.asked else {
+                if unanswered.since.elapsed() > ASK_AFTER {
+                    unanswered.asked = Some(Instant::now());
+                    job.ask_whether_running(peer);
+                }
+                continue;
+            };
+            let runs = job.seen_running(peer).filter(|answered| *answered >= asked);
+            if runs.is_some_and(|answered| answered.elapsed() > ARRIVE_WITHIN) {
+                tracing::error!(rank = core.me, peer, "{}", core.unreached(peer));
+                core.note(peer, Link::Unreached);
+            }
         }
     }
 

@@ -143,7 +143,7 @@ impl VerbsWire {
             return Ok(());
         }
         if self.mailbox.is_some()
-            && let Link::Refused { .. } = self.core().want(rank as usize)
+            && let Link::Refused { .. } | Link::Unreached = self.core().wanted(rank as usize)
         {
             tracing::warn!(rank, "no connection for rings and pipes");
             self.notice(rank, Why::Unreachable);

@@ -11,12 +11,14 @@ use crate::connect::{Core, Link, Service};
 use crate::datagram::{Mailbox, ROOM};
 use crate::memory::Buffer;
 use crate::progress;
+use crate::rail::Writes;
 use crate::receive::{Came, LONGEST};
 use crate::sys::Access;
 use crate::values::NotifyBy;
 use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Verb;
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire};
@@ -109,11 +111,12 @@ impl VerbsWire {
             });
         }
         let promise = |core: &Core| {
-            let whole_word = core.rail.writes.notify_by == NotifyBy::Write;
+            let Writes { notify_by, in_order } = core.rail.writes;
+            let whole_word = notify_by == NotifyBy::Write;
             Rail {
                 kind: RailKind::Connection,
                 longest: LONGEST,
-                mark_last: whole_word && core.rail.writes.in_order,
+                mark_last: in_order,
                 whole_word,
                 immediate: !whole_word,
                 write: true,
@@ -253,7 +256,7 @@ impl VerbsWire {
         }
         let core = self.service.core_of(rail);
         let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
-        match core.want(peer as usize) {
+        match core.wanted(peer as usize) {
             // A failover queue pair serves only windows; messages use the lanes of the other rails.
             Link::Ready if failover() => self.wanted.push(lane),
             Link::Ready => {
@@ -265,12 +268,16 @@ impl VerbsWire {
                 }
             }
             Link::Wanted | Link::Absent => self.wanted.push(lane),
-            Link::Refused { by_peer, errno } => {
-                let error = std::io::Error::from_raw_os_error(errno);
-                tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
+            refused @ (Link::Refused { .. } | Link::Unreached) => {
+                tracing::warn!(peer, rail, ?refused, "no connection for messages");
                 // Striped data and the messages of this lane use other rails, if any of these passes.
                 let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
                 if rail == 0 && !others && self.mailbox.is_none() {
+                    if refused == Link::Unreached {
+                        // The error of messages has no room for the reason. A failed print is ignored: stderr may be closed.
+                        let (me, why) = (core.me, core.unreached(peer as usize));
+                        let _ = writeln!(std::io::stderr(), "transom: rank {me} cannot send to rank {peer}: {why}");
+                    }
                     self.notice(peer, Why::Unreachable);
                 }
             }
@@ -287,6 +294,10 @@ impl Wire for VerbsWire {
 
     fn connect(&mut self, lane: Lane) {
         self.peers.entry(lane.peer).or_default();
+        if !self.is_of_datagrams(lane.rail) {
+            // A connection that was refused earlier is requested again.
+            self.service.core_of(lane.rail).want(lane.peer as usize);
+        }
         self.connected(lane);
     }
 

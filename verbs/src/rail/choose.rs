@@ -57,6 +57,7 @@ pub(crate) struct Choice {
     pub lid: u16,
     pub mtu: ibv_mtu,
     pub pkey_index: u16,
+    pub pkey: u16,
     pub gid: Gid,
     /// Packets carry a GRH.
     pub global: bool,
@@ -64,6 +65,8 @@ pub(crate) struct Choice {
 }
 
 const ACTIVE: u32 = 4;
+/// Bit of a partition key that distinguishes full from limited members.
+pub(crate) const FULL_MEMBER: u16 = 0x8000;
 
 /// Selects the device that the settings name, or the first active one. Prefers devices with atomics, which windows
 /// need.
@@ -137,12 +140,13 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
         return Err(VerbsError::unusable("TRANSOM_VERBS_MTU".into(), why));
     }
     let gid = choose_gid(settings, device, port)?;
-    // The highest bit distinguishes full from limited members.
-    let same = |pkey: u16| settings.pkey.is_none_or(|wanted| wanted & 0x7fff == pkey & 0x7fff);
-    let pkey = port.pkeys.iter().find(|(_, pkey)| same(*pkey)).map(|&(index, _)| index);
-    let pkey_index = match (pkey, settings.pkey) {
-        (Some(index), _) => index,
-        (None, None) => 0,
+    let same = |pkey: u16| settings.pkey.is_none_or(|wanted| (wanted ^ pkey) & !FULL_MEMBER == 0);
+    // Limited members of a partition reach only its full members.
+    let worth = |&&(index, pkey): &&(u16, u16)| (pkey & FULL_MEMBER != 0, std::cmp::Reverse(index));
+    let pkey = port.pkeys.iter().filter(|(_, pkey)| same(*pkey)).max_by_key(worth);
+    let (pkey_index, pkey) = match (pkey, settings.pkey) {
+        (Some(&found), _) => found,
+        (None, None) => (0, 0),
         (None, Some(wanted)) => {
             let there = port.pkeys.iter().map(|(_, pkey)| format!("{pkey:#06x}")).collect::<Vec<_>>().join(", ");
             let why = format!("{at} is not in that partition; its keys are {there}");
@@ -155,6 +159,7 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
         lid: port.lid,
         mtu: settings.mtu.unwrap_or(port.mtu),
         pkey_index,
+        pkey,
         gid,
         global: port.ethernet || port.global || settings.place.gid.is_some(),
         link: match (port.ethernet, gid.v2) {
@@ -272,7 +277,7 @@ mod tests {
         assert_eq!(with(|asked| asked.place.gid = Some(3)).unwrap().gid.index, 3);
         assert_eq!(with(|asked| asked.mtu = Some(2)).unwrap().mtu, 2);
         let of_partition = with(|asked| (asked.place.port, asked.pkey) = (Some(2), Some(0x12))).unwrap();
-        assert_eq!((of_partition.port, of_partition.pkey_index), (2, 5));
+        assert_eq!((of_partition.port, of_partition.pkey_index, of_partition.pkey), (2, 5, 0x8012));
         for (refused, wanted) in [
             (with(|asked| asked.place.gid = Some(9)), "no such GID index; it has 0, 1, 2, 3"),
             (with(|asked| asked.mtu = Some(5)), "active MTU of 1024 bytes"),
@@ -282,6 +287,19 @@ mod tests {
             let error = refused.unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
+    }
+
+    #[test]
+    fn full_membership_of_a_partition_is_preferred() {
+        let chosen = |pkeys: &[(u16, u16)], wanted| {
+            let port = Port { pkeys: pkeys.to_vec(), ..port(1, ACTIVE) };
+            let settings = Settings { pkey: wanted, ..settings() };
+            choose(&settings, &[device("mlx5_0", true, vec![port])]).map(|choice| (choice.pkey_index, choice.pkey)).ok()
+        };
+        assert_eq!(chosen(&[(0, 0x7fff), (1, 0x8001), (2, 0x8002)], None), Some((1, 0x8001)));
+        assert_eq!(chosen(&[(0, 0x7fff), (3, 0x0005)], None), Some((0, 0x7fff)), "only limited membership");
+        assert_eq!(chosen(&[(0, 0x8001), (1, 0x0002), (2, 0x8002)], Some(2)), Some((2, 0x8002)));
+        assert_eq!(chosen(&[(0, 0x8001)], Some(2)), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod health;
 mod queues;
 mod writes;
 
-use choose::Link;
+pub(super) use choose::{FULL_MEMBER, Link};
 pub(super) use health::{Broken, Health};
 pub(super) use queues::Polled;
 pub(super) use writes::Writes;
@@ -14,9 +14,10 @@ pub(super) use writes::Writes;
 use super::VerbsError;
 use super::settings::Settings;
 use super::sys::{
-    Capacity, CompletionQueue, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
+    Capacity, CompletionQueue, Context, Domain, FarEnd, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue,
+    devices,
 };
-use super::values::NotifyBy;
+use super::wr::WorkQueue;
 use choose::{Candidate, Choice, Gid, Port, choose, choose_all};
 use ibverbs_sys::*;
 use queues::Queues;
@@ -103,33 +104,49 @@ impl Rail {
 
     fn new(context: Context, choice: Choice, settings: &Settings) -> Result<Self, VerbsError> {
         let context = Arc::new(context);
-        let notify_by = settings.notify_by.unwrap_or(match context.limits.vendor_id {
-            SOFT_ROCE => NotifyBy::Atomic,
-            _ => NotifyBy::Write,
-        });
         let limits = &context.limits;
-        let in_order = [MELLANOX, MELLANOX_PCI].contains(&limits.vendor_id);
         let asked = context.port(choice.port)?;
+        let traffic_class = traffic_class(settings.traffic_class, choice.link, || context.traffic_class(choice.port));
         let most = limits.max_qp_wr.min(limits.max_cqe).max(4) as u32;
         let depth = settings.depth.min(most);
         let health = Arc::default();
-        let rail = Rail {
+        let mut rail = Rail {
             queues: Queues::new(&context, &health, depth),
             domain: Arc::new(Domain::new(context)?),
             health,
-            writes: Writes { notify_by, in_order },
+            writes: Writes::promised(settings.word_write, false),
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,
             bandwidth: bandwidth(asked.active_width.into(), asked.active_speed.into()),
             choice,
             capacity: Capacity { depth, receives: 1, inline: settings.inline, scatter: 1 },
             service_level: settings.service_level,
-            traffic_class: settings.traffic_class,
+            traffic_class,
             timeout: settings.timeout_exponent(),
             retries: settings.retries,
         };
-        tracing::info!(rail = rail.describe(), ?notify_by, "RDMA device opened");
+        let in_order = rail.writes_in_order().unwrap_or_else(|error| {
+            tracing::info!(rail = rail.describe(), %error, "the order of writes is unknown");
+            false
+        });
+        rail.writes = Writes::promised(settings.word_write, in_order);
+        tracing::info!(rail = rail.describe(), writes = ?rail.writes, "RDMA device opened");
         Ok(rail)
+    }
+
+    /// Asks the device, by a queue pair connected to itself, whether the bytes of a write become visible in order.
+    fn writes_in_order(&self) -> Result<bool, VerbsError> {
+        let completions = Arc::new(CompletionQueue::new(self.context(), 1)?);
+        let capacity = Capacity { depth: 1, receives: 1, inline: 0, scatter: 1 };
+        let queue = QueuePair::reliable(&self.domain, [&completions, &completions], None, capacity)?;
+        let near = self.near_end(0);
+        queue.initialise(&near)?;
+        let path = self.path(self.gid(), self.lid());
+        queue.connect(
+            &near,
+            &FarEnd { path, mtu: self.mtu(), queue_pair: queue.number(), psn: 0, served: 1, initiated: 1 },
+        )?;
+        Ok(queue.writes_in_order())
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -159,6 +176,16 @@ impl Rail {
 
     pub fn mtu(&self) -> ibv_mtu {
         self.choice.mtu
+    }
+
+    /// The partition key of the port that is used.
+    pub fn pkey(&self) -> u16 {
+        self.choice.pkey
+    }
+
+    /// Returns whether packets carry a GRH.
+    pub fn is_global(&self) -> bool {
+        self.choice.global
     }
 
     pub fn link(&self) -> Link {
@@ -238,6 +265,17 @@ pub(super) enum LastWord {
     None,
 }
 
+/// Traffic class of RoCE v2 packets that most lossless networks expect: DSCP 26, ECN-capable.
+const LOSSLESS: u8 = 106;
+
+/// The traffic class of packets: the user's, or on RoCE v2 that of the port or else [`LOSSLESS`].
+fn traffic_class(set: Option<u8>, link: Link, of_port: impl FnOnce() -> Option<u8>) -> u8 {
+    match link {
+        Link::RoceV2 => set.or_else(of_port).unwrap_or(LOSSLESS),
+        Link::InfiniBand | Link::RoceV1 => set.unwrap_or(0),
+    }
+}
+
 /// Bandwidth in Mb/s for a port's width and speed codes of the InfiniBand specification.
 fn bandwidth(width: u32, speed: u32) -> u32 {
     let lanes = match width {
@@ -289,7 +327,14 @@ fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port
     let ethernet = u32::from(asked.link_layer) == IBV_LINK_LAYER_ETHERNET;
     // Each lookup is a system call. On InfiniBand the first GID suffices unless one is requested.
     let gids = if ethernet || settings.place.gid.is_some() { asked.gid_tbl_len.clamp(0, 256) } else { 1 };
-    let pkeys = if settings.pkey.is_some() { asked.pkey_tbl_len } else { 1 };
+    let mut pkeys: Vec<(u16, u16)> = Vec::new();
+    for index in 0..asked.pkey_tbl_len {
+        pkeys.extend(context.pkey(port, index).map(|pkey| (index, pkey)));
+        // Most ports are full members of their first partition.
+        if settings.pkey.is_none() && pkeys.last().is_some_and(|(_, pkey)| pkey & FULL_MEMBER != 0) {
+            break;
+        }
+    }
     let gid = |index: u8| {
         let raw = context.gid(port, index)?;
         Some(Gid { index, raw, v2: ethernet && context.gid_is_v2(port, index) })
@@ -302,7 +347,7 @@ fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port
         ethernet,
         global: asked.flags & GRH_REQUIRED != 0,
         gids: (0..gids).filter_map(|index| gid(index as u8)).collect(),
-        pkeys: (0..pkeys).filter_map(|index| Some((index, context.pkey(port, index)?))).collect(),
+        pkeys,
     })
 }
 
@@ -314,6 +359,16 @@ mod tests {
     fn bandwidth_follows_width_and_speed() {
         assert_eq!([bandwidth(2, 32), bandwidth(1, 1), bandwidth(8, 4)], [100_000, 2_500, 120_000]);
         assert_eq!([bandwidth(3, 1), bandwidth(1, 0)], [0, 0]);
+    }
+
+    #[test]
+    fn traffic_class_is_set_by_user_port_or_link() {
+        let class = |set, link, of_port| traffic_class(set, link, || of_port);
+        assert_eq!(class(Some(0), Link::RoceV2, Some(96)), 0);
+        assert_eq!(class(None, Link::RoceV2, Some(96)), 96);
+        assert_eq!(class(None, Link::RoceV2, None), 106);
+        assert_eq!([Link::InfiniBand, Link::RoceV1].map(|link| class(None, link, Some(96))), [0, 0]);
+        assert_eq!(class(Some(7), Link::InfiniBand, None), 7);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Verbs {
                 return Err(error.into());
             }
         };
-        let service = Arc::new(Service::new(&*job, &settings)?);
+        let service = Arc::new(Service::new(&job, &settings)?);
         // Ranks that all share memory execute collectives there.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();

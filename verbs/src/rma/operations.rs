@@ -5,7 +5,7 @@ use super::far::Far;
 use super::member::{Member, Way};
 use super::paths::Stripes;
 use super::under_way::{UnderWay, lost_result};
-use crate::connect::{LaneQueue, Link};
+use crate::connect::{LaneQueue, Link, UNORDERED};
 use crate::endpoint::Endpoints;
 use crate::lane::{Lane, Signal, Stop};
 use crate::memory::Lent;
@@ -84,7 +84,7 @@ impl Member {
     }
 
     /// Makes the first connection. Waits for a silent peer as long as the job reports it alive and the port is up,
-    /// because it may be stopped.
+    /// because it may be stopped. Fails if its process runs and no datagram of the peer arrives.
     #[cold]
     fn connect_first(&self, way: Way) -> Result<(), FabricError> {
         let (core, began, mut down) = (self.core(), Instant::now(), None);
@@ -92,6 +92,13 @@ impl Member {
         loop {
             link = match link {
                 Link::Ready => return Ok(()),
+                Link::Unreached => return Err(self.unreachable(way, core.unreached(way.peer))),
+                Link::Refused { errno, .. } if errno == UNORDERED.raw_os_error() => {
+                    let what = format!("cannot connect to rank {}", way.rank);
+                    let why = "the adapter promises ordered writes to itself, but not on this connection; set \
+                               TRANSOM_VERBS_WORD_WRITE=atomic at all ranks";
+                    return Err(FabricError::System { what, source: std::io::Error::other(why) });
+                }
                 Link::Refused { by_peer, errno } => {
                     let whose = if by_peer { format!("rank {}", way.rank) } else { "this rank".into() };
                     let what = format!("cannot connect to rank {}: the RDMA device of {whose} refused", way.rank);

@@ -97,6 +97,12 @@ impl Context {
         std::fs::read_to_string(path).is_ok_and(|kind| kind.contains("v2"))
     }
 
+    /// The traffic class that the administrator has set for RoCE connections of a port.
+    pub fn traffic_class(&self, port: u8) -> Option<u8> {
+        let path = format!("/sys/class/infiniband/{}/tc/{port}/traffic_class", self.name);
+        parse_traffic_class(&std::fs::read_to_string(path).ok()?)
+    }
+
     /// A partition key of a port; `None` for an empty entry.
     pub fn pkey(&self, port: u8, index: u16) -> Option<u16> {
         let mut pkey = 0;
@@ -112,6 +118,12 @@ impl Context {
     }
 }
 
+/// The class in a file such as `Global tclass=106`; `None` if none is set.
+fn parse_traffic_class(text: &str) -> Option<u8> {
+    let (_, number) = text.lines().next()?.split_once("tclass=")?;
+    number.trim().parse().ok()
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: opened once; its objects hold a reference and are gone.
@@ -123,5 +135,16 @@ impl Drop for List {
     fn drop(&mut self) {
         // SAFETY: obtained by `devices`; freed once.
         unsafe { (self.2.ibv_free_device_list)(self.0.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_class_of_a_port_is_parsed() {
+        assert_eq!(parse_traffic_class("Global tclass=106\nsrc_ip=10.0.0.1,tclass=96\n"), Some(106));
+        assert_eq!([parse_traffic_class(""), parse_traffic_class("Global tclass=-1\n")], [None, None]);
     }
 }

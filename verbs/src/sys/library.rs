@@ -8,11 +8,15 @@ use ibverbs_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+type QueryDataInOrder = unsafe extern "C" fn(*mut ibv_qp, ibv_wr_opcode::Type, u32) -> c_int;
+
 /// Defines the table of functions used.
 macro_rules! library {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub(crate) struct Library {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// Missing before rdma-core 36.
+            pub ibv_query_qp_data_in_order: Option<QueryDataInOrder>,
             /// Never unloaded: its device providers start threads and keep state.
             _library: std::mem::ManuallyDrop<libloading::Library>,
         }
@@ -22,6 +26,8 @@ macro_rules! library {
                 // SAFETY: the initialisers of libibverbs have no preconditions.
                 let library = unsafe { libloading::Library::new("libibverbs.so.1") }?;
                 Ok(Library {
+                    // SAFETY: as below.
+                    ibv_query_qp_data_in_order: unsafe { library.get(b"ibv_query_qp_data_in_order\0") }.ok().map(|f| *f),
                     // SAFETY: the signature is that of libibverbs' header, of the version in the file name.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
                     _library: std::mem::ManuallyDrop::new(library),

@@ -195,6 +195,16 @@ impl QueuePair {
         Ok(attributes.rq_psn & 0xff_ffff)
     }
 
+    /// Returns whether the device guarantees that the bytes of each write to this queue pair become visible in order, so
+    /// that a reader may poll the last ones. Known only once the queue pair is ready to send. Two writes are unordered
+    /// in any case.
+    pub fn writes_in_order(&self) -> bool {
+        let Some(query) = self.domain.library().ibv_query_qp_data_in_order else { return false };
+        // Without flags the answer is 1 for the whole message, and else 0.
+        // SAFETY: alive until dropped.
+        unsafe { query(self.raw.as_ptr(), ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0) == 1 }
+    }
+
     fn failed(&self, doing: &str, source: io::Error) -> VerbsError {
         VerbsError::system(format!("{doing} a queue pair of RDMA device {}", self.domain.context.name), source)
     }

@@ -171,20 +171,22 @@ fn a_ring_refuses_what_cannot_be() {
     for (slots, bytes) in [(1, 64), (2, 56), (2, 65), (1025, 64), (2, 65_544), (0, 0)] {
         assert!(!RingConfig { slots, bytes }.is_sound());
     }
-    let rail = |mark_last, immediate, whole_word| {
-        CompletionFlag::of(&Rail {
-            kind: RailKind::Connection,
-            longest: 512,
-            mark_last,
-            immediate,
-            whole_word,
-            write: true,
-            read: true,
-            bandwidth: 0,
-        })
+    const RAIL: Rail = Rail {
+        kind: RailKind::Connection,
+        longest: 512,
+        mark_last: false,
+        immediate: false,
+        whole_word: false,
+        write: true,
+        read: true,
+        bandwidth: 0,
     };
+    let rail =
+        |mark_last, immediate, whole_word| CompletionFlag::of(&Rail { mark_last, immediate, whole_word, ..RAIL });
     assert_eq!(rail(true, true, true), Some(CompletionFlag::Last));
     assert_eq!(rail(false, true, true), Some(CompletionFlag::Immediate));
     assert_eq!(rail(false, false, true), Some(CompletionFlag::Second));
     assert_eq!(rail(false, false, false), None);
+    let one_put_in_order = Rail { mark_last: true, whole_word: false, ..RAIL };
+    assert!(!CompletionFlag::Second.is_kept_by(&one_put_in_order), "the order of two puts is another promise");
 }

@@ -26,9 +26,10 @@ const RAIL: Rail = Rail {
 };
 
 /// One kind of rail for each marker.
-fn rails() -> [Rail; 3] {
+fn rails() -> [Rail; 4] {
     [
         Rail { mark_last: true, whole_word: true, ..RAIL },
+        Rail { mark_last: true, immediate: true, ..RAIL },
         Rail { whole_word: true, ..RAIL },
         Rail { immediate: true, ..RAIL },
     ]

@@ -7,8 +7,8 @@ use super::order::{FirstDeath, Order};
 use super::unproven::{Proven, Unproven};
 use crate::process::ProcessId;
 use crate::tcp::frames::{
-    BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, MemberState, PART, Part, REFUSED, TOO_LONG, WELCOME,
-    body_of_gone, body_of_parts, parse_members,
+    ASK, BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, MemberState, PART, Part, REFUSED, RUNS, TOO_LONG,
+    WELCOME, body_of_gone, body_of_members, body_of_parts, parse_members,
 };
 use crate::tcp::silence;
 use crate::tcp::wire::{Body, Frame, Secret};
@@ -286,6 +286,9 @@ impl Server {
         if kind == FORM {
             return self.form(rank, id, &body);
         }
+        if kind == ASK || kind == RUNS {
+            return self.pass_on(rank, kind, &body);
+        }
         let Some(member) = &mut self.ranks[rank].member else { return unexpected };
         if kind == BYE {
             member.leaving = true;
@@ -335,6 +338,15 @@ impl Server {
             }
         }
         self.send_gone(rank, id).map(Ok)
+    }
+
+    /// Passes a frame of a rank on to the rank that the body names.
+    fn pass_on(&mut self, rank: Rank, kind: u8, body: &[u8]) -> io::Result<Result<(), &'static str>> {
+        let Some(&[to]) = parse_members(body, self.ranks.len()).as_deref() else {
+            return Ok(Err("it asked for a rank outside its job"));
+        };
+        self.tell(to, kind, JOB, &Body::new(body_of_members(&[rank]))?);
+        Ok(Ok(()))
     }
 
     fn ended(&mut self, rank: Rank, well: bool) {

@@ -113,13 +113,15 @@ fn silent_connections_do_not_block_joining() {
 #[test]
 fn member_with_malformed_frame_dies() {
     type Wrong = fn(&mut Sealer) -> Vec<u8>;
-    let wrongs: [Wrong; 13] = [
+    let wrongs: [Wrong; 15] = [
         |_| vec![255; 70_000],             // length beyond the limit
         |to| frame(to, 99, JOB, &[]),      // unknown kind
         |to| frame(to, WELCOME, JOB, &[]), // a kind that only the hub sends
         |to| frame(to, PART, 7, b"a team that nobody formed"),
         |to| frame(to, PART, JOB, &vec![0; LONGEST as usize + 1]), // too long
         |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // two parts in one round
+        |to| frame(to, ASK, JOB, b"\x09\0\0\0"),                   // question about a rank beyond the job,
+        |to| frame(to, RUNS, JOB, &[]),                            // answer without a rank,
         |to| frame(to, FORM, 1, &[]),                              // team without members,
         |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without its sender,
         |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with ranks beyond the job,

@@ -32,6 +32,24 @@ fn too_long_message_fails_at_all_ranks() {
 }
 
 #[test]
+fn running_process_answers_through_the_hub() {
+    let job = Job::start(3);
+    let ranks = job.all();
+    assert_eq!(ranks[0].seen_running(2), None, "it was not asked");
+    let asked = Instant::now();
+    ranks[0].ask_whether_running(2);
+    let asking = ranks[0].clone();
+    let answered = move || loop {
+        match asking.seen_running(2) {
+            Some(answered) => break answered,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(within(answered) >= asked);
+    assert_eq!([ranks[0].seen_running(1), ranks[1].seen_running(0), ranks[2].seen_running(0)], [None; 3]);
+}
+
+#[test]
 fn ended_connection_is_reported_as_death() {
     let job = Job::start(4);
     let mut ranks = job.all();

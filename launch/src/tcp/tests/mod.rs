@@ -7,7 +7,7 @@ mod networks;
 mod scale;
 mod teams;
 
-use super::frames::{FORM, JOB, LONGEST, PART, WELCOME};
+use super::frames::{ASK, FORM, JOB, LONGEST, PART, RUNS, WELCOME};
 use super::wire::{ANSWER, Answer, Body, HELLO, Hello, Opener, Sealer, greet};
 use super::*;
 use crate::process::ProcessId;
