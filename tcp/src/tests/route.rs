@@ -4,6 +4,7 @@ use crate::address::Contact;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
 use transom_network::Bootstrap;
@@ -149,6 +150,14 @@ impl Bootstrap for Rerouted {
 
     fn has_left(&self, rank: Rank) -> bool {
         self.job.has_left(rank)
+    }
+
+    fn ask_whether_running(&self, rank: Rank) {
+        self.job.ask_whether_running(rank);
+    }
+
+    fn seen_running(&self, rank: Rank) -> Option<Instant> {
+        self.job.seen_running(rank)
     }
 
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
