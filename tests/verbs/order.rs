@@ -56,9 +56,7 @@ fn late_puts_precede_fence_complete_and_unlock() {
         let (to, from) = ((me + 1) % n, (me + n - 1) % n);
         let mut window: Window<u64> = world.allocate(50).unwrap();
         for round in 0..ROUNDS {
-            let epoch = window.fence().unwrap();
-            epoch.target(to).unwrap().put(0, &data(round, me, 50)).unwrap();
-            drop(epoch);
+            window.fence().unwrap().target(to).unwrap().put(0, &data(round, me, 50)).unwrap();
             window.fence().unwrap();
             assert_eq!(window.local().read(0, 50).unwrap(), data(round, from, 50), "fence");
             window.fence().unwrap();
