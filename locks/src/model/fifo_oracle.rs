@@ -243,7 +243,9 @@ impl FifoOracle {
             if matches!(field, Some((_, Field::Word))) {
                 (open.urgent, open.missed) = (true, 0);
             }
-            if let (Some((target, Field::Tickets)), Verb::Add { delta: Tickets::TAKE, .. }) = (field, verb) {
+            if let (Some((target, Field::Tickets)), Verb::Add { delta, .. }) = (field, verb)
+                && [Tickets::<16>::TAKE, Tickets::<3>::TAKE].contains(&delta)
+            {
                 self.ticketed.push((target, rank));
             }
             return Ok(());
@@ -434,6 +436,11 @@ impl FifoOracle {
         };
         self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
             || self.calls.iter().flatten().any(obstructs)
+    }
+
+    /// Returns whether a call of `rank` has begun and not returned.
+    pub(super) fn is_in_call(&self, rank: Rank) -> bool {
+        self.calls[rank].is_some()
     }
 
     /// The targets of the locks at which a rank holds a place or the lock.
