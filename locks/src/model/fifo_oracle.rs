@@ -449,6 +449,12 @@ impl FifoOracle {
         self.queues.iter().enumerate().filter(move |(_, queue)| has(queue)).map(|(target, _)| target)
     }
 
+    /// The mode of a rank's request at the lock of `target`, and whether it holds the lock.
+    pub(super) fn place_of(&self, rank: Rank, target: Rank) -> Option<(Mode, bool)> {
+        let entry = self.queues.get(target)?.iter().find(|entry| entry.rank == rank)?;
+        Some((entry.mode, entry.granted))
+    }
+
     /// The mode in which a rank holds a lock; exclusively, if it holds several in both modes.
     pub fn held_by(&self, rank: Rank) -> Option<Mode> {
         let held = self.queues.iter().flatten().filter(|entry| entry.rank == rank && entry.granted);

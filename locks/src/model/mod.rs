@@ -83,6 +83,7 @@ mod replay;
 pub mod sim;
 mod starvation;
 mod state;
+mod tla;
 mod trace;
 
 pub use bounds::Bound;
