@@ -5,8 +5,8 @@ use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use transom_locks::model::{Bound, Delivery, Explored, Mix, Search, Stopped};
 
 /// Checks a mix of requests on the passive lock under every schedule: FIFO order, exclusion, cost, deadlock.
@@ -14,7 +14,8 @@ use transom_locks::model::{Bound, Delivery, Explored, Mix, Search, Stopped};
 /// The lock that is checked is the one that ships; only the network below it is simulated. Rows of requests, one for
 /// each rank, are separated by `|`. `W` writes (acquires exclusively and releases), `R` reads; `TW` and `TR` are
 /// attempts, `DW` and `DR` have a deadline that may pass at any step, `A` takes all locks in shared mode. `W1` is a
-/// request at the lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other.
+/// request at the lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other. A row that
+/// ends with `*` repeats for ever: a violation is then also a call that never returns under a fair schedule.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Verify {
@@ -26,7 +27,11 @@ pub struct Verify {
     /// When puts, and additions that are not waited for, take effect
     #[arg(long, value_enum, default_value = "immediate")]
     delivery: When,
-    /// Use counts of 3 bits in the lock word, which wrap soon, and go to the gate after one failed attempt
+    /// Ranks that may die at any step. Deaths are not modelled yet, so only 0 is accepted
+    #[arg(long, default_value_t = 0)]
+    deaths: usize,
+    /// Use counts of 3 bits in the lock word, which wrap soon, and go to the gate after one failed attempt; rows that
+    /// repeat for ever always use them
     #[arg(long)]
     narrow: bool,
     /// Stop after this many states
@@ -41,6 +46,13 @@ pub struct Verify {
     /// Print only the table of bounds, in Markdown
     #[arg(long)]
     table: bool,
+    /// Write the mix as a TLA+ module into this file, and the configuration of TLC beside it; then let TLC check it.
+    /// The mix has no deadlines and no rows that repeat; verbs take effect at once
+    #[arg(long, conflicts_with_all = ["table", "svg", "narrow"])]
+    tla: Option<PathBuf>,
+    /// The program that runs TLC
+    #[arg(long, default_value = "tlc")]
+    tlc: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -61,6 +73,8 @@ Examples:
   transom verify 'W R' --ranks 3                     three ranks that each write, then read
   transom verify 'DW | W' --delivery deferred        a deadline, with puts in flight
   transom verify 'W W | R R' --table                 the table of bounds
+  transom verify 'W * | W *'                         two writers for ever: none starves
+  transom verify 'W R | R' --tla mix.tla             for TLC, which checks it if it is installed
   transom verify 'W0+W1 | W1+W0' --svg deadlock.svg  two locks in two orders: a deadlock, drawn
 
 Exit status: 0 without a violation, 1 with one (or a failed write), 2 for a wrong command line or mix, 3 if a bound ended the
@@ -68,7 +82,10 @@ search before.";
 
 impl Verify {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        if self.narrow { self.check::<3>() } else { self.check::<16>() }
+        if self.deaths > 0 {
+            refuse(&format!("--deaths {}: the model has no deaths yet; leave the option out or write 0", self.deaths));
+        }
+        if self.narrow || self.mix.contains('*') { self.check::<3>() } else { self.check::<16>() }
     }
 
     fn check<const C: u32>(&self) -> Result<ExitCode, Box<dyn Error>> {
@@ -87,16 +104,21 @@ impl Verify {
         let search = Search {
             max_states: self.max_states,
             max_bytes: self.max_memory.saturating_mul(1 << 20),
-            count_schedules: true,
+            count_schedules: !mix.is_endless(),
+            starvation: mix.is_endless(),
             progress: io::stderr().is_terminal().then_some(show_progress),
             ..Search::default()
         };
-        let ranks = mix.ranks();
+        if let Some(path) = &self.tla {
+            return self.export(mix, path, delivery);
+        }
+        let (ranks, endless) = (mix.ranks(), mix.is_endless());
         let outcome = mix.sim().with_delivery(delivery).bounds(&search);
         let mut out = String::new();
         if !self.table {
             writeln!(out, "mix         {text}")?;
-            writeln!(out, "network     {ranks} ranks, verbs in one order, delivery {how}")?;
+            let counts = if C < 16 { ", counts of 3 bits" } else { "" };
+            writeln!(out, "network     {ranks} ranks, verbs in one order, delivery {how}, no deaths{counts}")?;
         }
         let status = match outcome {
             Ok((_, bounds)) if self.table => {
@@ -109,8 +131,10 @@ impl Verify {
                     "states      {}, by {} steps, depth {}",
                     explored.states, explored.steps, explored.depth
                 )?;
-                writeln!(out, "schedules   {}", explored.schedules.unwrap_or(0))?;
-                writeln!(out, "verdict     no violation: exclusion, first come first served, cost, no deadlock")?;
+                let schedules = explored.schedules.map_or("endless".into(), |schedules| schedules.to_string());
+                writeln!(out, "schedules   {schedules}")?;
+                let fair = if endless { ", no starvation" } else { "" };
+                writeln!(out, "verdict     no violation: exclusion, first come first served, cost, no deadlock{fair}")?;
                 writeln!(out, "complete    every schedule; ranks with the same calls begin in order\n")?;
                 out += &table(&bounds);
                 out += "\nNo request was overtaken after its place by one in conflict.\n";
@@ -131,11 +155,63 @@ impl Verify {
                 1
             }
         };
-        match io::stdout().write_all(out.as_bytes()) {
-            // The reader closed stdout, e.g. `| head`.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-            _ => Ok(ExitCode::from(status)),
+        print(&out, status)
+    }
+}
+
+impl Verify {
+    /// Writes the TLA+ module, and checks it by TLC where that is found.
+    fn export<const C: u32>(&self, mix: Mix<C>, path: &Path, delivery: Delivery) -> Result<ExitCode, Box<dyn Error>> {
+        let module = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let is_name = |name: &str| {
+            name.starts_with(|letter: char| letter.is_ascii_alphabetic())
+                && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+        };
+        if !is_name(module) || path.extension().is_none_or(|extension| extension != "tla") {
+            refuse(&format!(
+                "--tla {}: the file name is no module name; write letters and digits, then .tla",
+                path.display()
+            ));
         }
+        if delivery != Delivery::Immediate {
+            refuse("--tla exports --delivery immediate only");
+        }
+        let (text, config) = mix.sim().tla(module, self.max_states)?;
+        let beside = path.with_extension("cfg");
+        for (path, text) in [(path, text), (&beside, config)] {
+            std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        }
+        let written = format!("written     {} and {}\n", path.display(), beside.display());
+        let states = std::env::temp_dir().join(format!("transom-tlc-{}", std::process::id()));
+        let mut tlc = Command::new(&self.tlc);
+        tlc.args(["-cleanup", "-metadir"]).arg(&states).arg("-config").arg(&beside).arg(path);
+        let output = match tlc.output() {
+            Ok(output) => output,
+            Err(error) => {
+                let program = self.tlc.display();
+                return print(
+                    &format!("{written}TLC         not run: cannot start {program}: {error}; name it by --tlc\n"),
+                    0,
+                );
+            }
+        };
+        let _ = std::fs::remove_dir_all(&states); // TLC removes it unless it fails
+        let said = String::from_utf8_lossy(&output.stdout);
+        if output.status.success() {
+            let states = said.lines().rev().find(|line| line.contains("distinct states found")).unwrap_or_default();
+            return print(&format!("{written}TLC         no error: {states}\n"), 0);
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        print(&format!("{written}TLC         failed ({})\n{said}{errors}", output.status), 1)
+    }
+}
+
+/// Prints the text, and returns the exit status.
+fn print(text: &str, status: u8) -> Result<ExitCode, Box<dyn Error>> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // The reader closed stdout, e.g. `| head`.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::from(status)),
     }
 }
 

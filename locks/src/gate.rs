@@ -93,7 +93,7 @@ impl<const C: u32> TargetLock<C> {
     #[cold]
     pub(crate) fn enter_gate<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<u32, N> {
         let me = network.rank();
-        let tickets = Tickets(network.add(layout.tickets(target), Tickets::TAKE, Wake::Nobody)?);
+        let tickets = Tickets::<C>(network.add(layout.tickets(target), Tickets::<C>::TAKE, Wake::Nobody)?);
         let ticket = tickets.next();
         if tickets.turn() != ticket {
             let slot = layout.slot(target, ticket);
@@ -119,11 +119,11 @@ impl<const C: u32> TargetLock<C> {
     /// Ends the turn of `ticket`, and wakes the rank that waits with the next one.
     #[cold]
     pub(crate) fn leave_gate<N: Network>(network: &N, layout: LockLayout, target: Rank, ticket: u32) -> Result<(), N> {
-        let tickets = Tickets(network.add(layout.tickets(target), Tickets::end(ticket), Wake::Nobody)?);
+        let tickets = Tickets::<C>(network.add(layout.tickets(target), Tickets::<C>::end(ticket), Wake::Nobody)?);
         if tickets.turn() != ticket {
             return Err(Error::Corrupt { target, word: tickets.0 });
         }
-        let next = ticket.wrapping_add(1);
+        let next = Tickets::<C>::after(ticket);
         if next == tickets.next() {
             return Ok(());
         }

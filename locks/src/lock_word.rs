@@ -176,27 +176,37 @@ impl<const C: u32> fmt::Debug for LockWord<C> {
     }
 }
 
-/// The word of the gate: a ticket lock, which grants turns in the order of the additions that took the tickets.
+/// The word of the gate: a ticket lock, which grants turns in the order of the additions that took the tickets. Checks
+/// with narrow counts (`C` below 16) use numbers of 3 bits, so that programs that run for ever have few states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tickets(pub u64);
+pub(crate) struct Tickets<const C: u32>(pub u64);
 
-impl Tickets {
+impl<const C: u32> Tickets<C> {
+    /// The width of a ticket's number, in bits. More numbers than ranks are needed.
+    const WIDTH: u32 = if C < 16 { 3 } else { 32 };
+    const LAST: u32 = u32::MAX >> (32 - Self::WIDTH);
     /// Adding this takes the next ticket.
-    pub const TAKE: u64 = 1 << 32;
+    pub const TAKE: u64 = 1 << (64 - Self::WIDTH);
+    const END: u64 = 1 << (64 - 2 * Self::WIDTH);
 
     /// The number that the next ticket will have. It wraps.
     pub fn next(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 / Self::TAKE) as u32
     }
 
     /// The number of the ticket whose turn it is; equal to `next` while that ticket is not taken.
     pub fn turn(self) -> u32 {
-        self.0 as u32
+        (self.0 / Self::END) as u32 & Self::LAST
+    }
+
+    /// The number of the ticket after `ticket`.
+    pub fn after(ticket: u32) -> u32 {
+        ticket.wrapping_add(1) & Self::LAST
     }
 
     /// Adding this ends the turn of `ticket`. After the last number it also undoes the carry into `next`.
     pub fn end(ticket: u32) -> u64 {
-        if ticket == u32::MAX { 1u64.wrapping_sub(Self::TAKE) } else { 1 }
+        if ticket == Self::LAST { Self::END.wrapping_sub(Self::TAKE) } else { Self::END }
     }
 }
 
@@ -390,12 +400,18 @@ mod tests {
 
     #[test]
     fn tickets_wrap_without_moving_the_turn() {
-        let last = Tickets(u64::from(u32::MAX));
-        let taken = Tickets(last.0.wrapping_add(2 * Tickets::TAKE));
+        let last = Tickets::<16>(u64::from(u32::MAX));
+        let taken = Tickets::<16>(last.0.wrapping_add(2 * Tickets::<16>::TAKE));
         assert_eq!((last.next(), taken.next(), taken.turn()), (0, 2, u32::MAX));
-        let over = Tickets(taken.0.wrapping_add(Tickets::end(u32::MAX)));
+        let over = Tickets::<16>(taken.0.wrapping_add(Tickets::<16>::end(u32::MAX)));
         assert_eq!((over.next(), over.turn()), (2, 0));
-        assert_eq!(Tickets(over.0 + Tickets::end(0)), Tickets(2 << 32 | 1));
+        assert_eq!(Tickets::<16>(over.0 + Tickets::<16>::end(0)), Tickets(2 << 32 | 1));
+        // The same with numbers of three bits.
+        let last = Tickets::<3>(7 << 58);
+        let taken = Tickets::<3>(last.0.wrapping_add(2 * Tickets::<3>::TAKE));
+        assert_eq!((taken.next(), taken.turn()), (2, 7));
+        let over = Tickets::<3>(taken.0.wrapping_add(Tickets::<3>::end(7)));
+        assert_eq!((over.next(), over.turn(), Tickets::<3>::after(7)), (2, 0, 0));
     }
 
     /// Only the request that made the word urgent clears the bit.

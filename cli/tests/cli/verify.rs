@@ -1,5 +1,7 @@
 //! `transom verify`: the verdict, the bounds, and mistakes in the mix.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Exit status, stdout and stderr of `transom verify` with these arguments.
@@ -57,4 +59,60 @@ fn mistake_in_the_mix_is_explained() {
     assert!(said.contains("Q is no request; write W, R, TW, TR, DW, DR or A"), "{said}");
     let (_, _, said) = verify(&["W7 | R"]);
     assert!(said.contains("W7 names a rank that does not exist; there are 2 rows"), "{said}");
+}
+
+#[test]
+fn rows_that_repeat_starve_no_rank() {
+    let (status, said, _) = verify(&["W * | R"]);
+    assert_eq!(status, Some(0), "{said}");
+    for expected in ["no starvation", "schedules   endless", "no deaths, counts of 3 bits"] {
+        assert!(said.contains(expected), "{said}");
+    }
+    let (status, _, said) = verify(&["W | *"]);
+    assert_eq!(status, Some(2));
+    assert!(said.contains("row 1 repeats no request; write a request before *"), "{said}");
+}
+
+#[test]
+fn deaths_are_refused_until_modelled() {
+    assert_eq!(verify(&["W", "--deaths", "0"]).0, Some(0));
+    let (status, _, said) = verify(&["W | R", "--deaths", "1"]);
+    assert_eq!(status, Some(2));
+    assert!(said.contains("--deaths 1: the model has no deaths yet; leave the option out or write 0"), "{said}");
+}
+
+/// A stand-in for TLC: prints its arguments, and ends with the given status.
+fn tlc(folder: &Path, status: i32) -> String {
+    let path = folder.join("tlc");
+    std::fs::write(&path, format!("#!/bin/sh\necho \"$@: 46 distinct states found\"\nexit {status}\n")).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn mix_is_exported_and_checked_by_tlc() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mix.tla");
+    let export = |tlc: &str| verify(&["W | R", "--tla", file.to_str().unwrap(), "--tlc", tlc]);
+    let (status, said, _) = export("/no/such/tlc");
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("TLC         not run: cannot start /no/such/tlc"), "{said}");
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("---- MODULE mix ----"));
+    let (status, said, _) = export(&tlc(folder.path(), 0));
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("TLC         no error: -cleanup -metadir") && said.contains("mix.cfg"), "{said}");
+    let (status, said, _) = export(&tlc(folder.path(), 12));
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("TLC         failed (exit status: 12)"), "{said}");
+}
+
+#[test]
+fn mix_that_cannot_be_exported_is_refused() {
+    let (status, _, said) = verify(&["W | R", "--tla", "a-b.tla"]);
+    assert_eq!(status, Some(2));
+    assert!(said.contains("the file name is no module name"), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let (status, _, said) = verify(&["DW | R", "--tla", folder.path().join("mix.tla").to_str().unwrap()]);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("rank 0 makes a request with a deadline"), "{said}");
 }

@@ -5,7 +5,6 @@ use super::event::Action;
 use super::explore::{Explored, Search, Stopped};
 use super::fifo_oracle::{Call, Verb};
 use super::program::Program;
-use super::replay::Delivery;
 use super::sim::{Sim, Step};
 use super::trace::show_call;
 use std::fmt;
@@ -72,8 +71,7 @@ impl<P: Program> Sim<P> {
             let place = |state: &super::state::State<P::Local>| {
                 state.oracle().is_some_and(|oracle| oracle.targets_of(rank).next().is_some())
             };
-            let is_half = step.event.in_flight && self.delivery() == Delivery::Torn;
-            if let (Some(action), Step::Rank(_), false) = (step.event.action, step.event.step, is_half) {
+            if let (Some(action), Step::Rank(_), false) = (step.event.action, step.event.step, step.event.is_half) {
                 calls[rank].verbs += 1;
                 let is_operation = match action {
                     Action::Wait(_) => false,

@@ -64,6 +64,8 @@ pub struct Event {
     pub left: u64,
     /// True if the verb was sent and has not taken effect: a later step delivers it.
     pub in_flight: bool,
+    /// True if the step was the first of the two of an atomic ([`Deliver::is_torn`](super::Deliver::is_torn)).
+    pub is_half: bool,
     /// True if the phase ended with this step.
     pub returned: bool,
     /// The ranks whose waits this step ended, one bit each. Ranks from 128 on are left out.
@@ -75,8 +77,8 @@ impl Event {
         let rank = match step {
             Step::Rank(rank) | Step::Deliver { from: rank, .. } => rank,
         };
-        let (phase, call, action) = (0, None, None);
-        Event { step, rank, phase, call, action, found: 0, left: 0, in_flight: false, returned: false, woken: 0 }
+        let (phase, call, action, found, left, woken) = (0, None, None, 0, 0, 0);
+        Event { step, rank, phase, call, action, found, left, in_flight: false, is_half: false, returned: false, woken }
     }
 
     pub(super) fn acted(&mut self, acted: Option<(Action, Option<(u64, u64)>)>) {

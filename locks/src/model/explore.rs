@@ -5,6 +5,7 @@ use super::event::Event;
 use super::fingerprint::{Fingerprints, fingerprint};
 use super::program::Program;
 use super::sim::{Failure, Sim, Step};
+use super::starvation::Graph;
 use super::state::State;
 use crate::Rank;
 use std::collections::VecDeque;
@@ -34,13 +35,18 @@ pub struct Search {
     pub symmetry: bool,
     /// True if schedules are counted, which takes 8 bytes for each step.
     pub count_schedules: bool,
+    /// True if the search also finds starvation: a cycle that can repeat for ever while a rank never returns from its
+    /// phase, although each rank and each message that always can take its step takes it (weak fairness). It takes 16
+    /// bytes for each state and 8 for each step, and concerns the first 64 ranks.
+    pub starvation: bool,
     /// Called after every 100,000 states.
     pub progress: Option<fn(&Explored)>,
 }
 
 impl Default for Search {
     fn default() -> Self {
-        Search { max_states: usize::MAX, max_bytes: usize::MAX, symmetry: true, count_schedules: false, progress: None }
+        let (max_states, max_bytes, count_schedules) = (usize::MAX, usize::MAX, false);
+        Search { max_states, max_bytes, symmetry: true, count_schedules, starvation: false, progress: None }
     }
 }
 
@@ -67,7 +73,7 @@ pub struct Explored {
     pub pending: usize,
     /// The most bytes used at one time, estimated.
     pub bytes: usize,
-    /// The schedules from the start to an end, if they were counted.
+    /// The schedules from the start to an end, if they were counted and none is endless.
     pub schedules: Option<u128>,
 }
 
@@ -177,7 +183,8 @@ impl<P: Program> Sim<P> {
     /// with a probability of 1 to 10^24 for 10^7 states; the explorer would then miss one.
     ///
     /// # Errors
-    /// The first violation, with a shortest schedule; or [`Stopped::Bound`] if a bound of the search was exceeded.
+    /// The first violation, with a shortest schedule, or [`Stopped::Bound`] if a bound of the search was exceeded. A
+    /// search for starvation reports it after the last state.
     ///
     /// # Examples
     /// The most times that a writer is overtaken from its first verb to its place in the queue:
@@ -221,9 +228,13 @@ impl<P: Program> Sim<P> {
         let mut queue = VecDeque::from([(paths.add(0, Step::Rank(0)), first, start)]);
         let mut explored = Explored { states: 1, pending: 1, ..Explored::default() };
         let (mut todo, mut edges, mut last_of_level) = (Vec::new(), Vec::new(), 0);
+        let mut graph = search.starvation.then(Graph::default);
         let whole = size + size_of::<(State<P::Local>, M)>();
         while let Some((number, state, memory)) = queue.pop_front() {
             todo.clear();
+            if let Some(graph) = &mut graph {
+                graph.add_state(&state);
+            }
             todo.extend(self.steps(&state).filter(|step| match *step {
                 Step::Rank(rank) => after[rank].is_none_or(|first| state.ranks[first].begun),
                 Step::Deliver { .. } => true,
@@ -244,14 +255,22 @@ impl<P: Program> Sim<P> {
                 if search.count_schedules {
                     edges.push((number, found));
                 }
+                if let Some(graph) = &mut graph {
+                    graph.add_step(found, step, event.returned);
+                }
                 if !is_new {
                     continue;
                 }
                 queue.push_back((paths.add(number, step), next, memory));
                 explored.states += 1;
                 explored.pending = queue.len();
-                explored.bytes =
-                    explored.bytes.max(seen.bytes() + paths.bytes() + edges.capacity() * 8 + queue.len() * whole);
+                explored.bytes = explored.bytes.max(
+                    seen.bytes()
+                        + paths.bytes()
+                        + edges.capacity() * 8
+                        + queue.len() * whole
+                        + graph.as_ref().map_or(0, Graph::bytes),
+                );
                 if explored.states > search.max_states.min(Paths::MOST) || explored.bytes > search.max_bytes {
                     return Err(Stopped::Bound(explored));
                 }
@@ -265,19 +284,23 @@ impl<P: Program> Sim<P> {
             }
         }
         explored.pending = 0;
-        explored.schedules = search.count_schedules.then(|| schedules(explored.states, edges));
+        if let Some((state, cycle)) = graph.and_then(|graph| graph.starvation(after.len())) {
+            return Err(self.lasso(&paths.to(state), &cycle).into());
+        }
+        explored.schedules = search.count_schedules.then(|| schedules(explored.states, edges)).flatten();
         Ok(explored)
     }
 }
 
-/// The number of paths from state 0 to the states without a step. No schedule returns to a state.
-fn schedules(states: usize, mut edges: Vec<(u32, u32)>) -> u128 {
+/// The number of paths from state 0 to the states without a step; `None` if a schedule returns to a state.
+fn schedules(states: usize, mut edges: Vec<(u32, u32)>) -> Option<u128> {
     edges.sort_unstable();
     let (mut before, mut paths) = (vec![0u32; states], vec![0u128; states]);
     edges.iter().for_each(|&(_, to)| before[to as usize] += 1);
     paths[0] = 1;
-    let (mut ready, mut ends) = (vec![0u32], 0u128);
+    let (mut ready, mut ends, mut visited) = (vec![0u32], 0u128, 0);
     while let Some(state) = ready.pop() {
+        visited += 1;
         let first = edges.partition_point(|&(from, _)| from < state);
         let steps = edges[first..].iter().take_while(|&&(from, _)| from == state);
         let mut is_end = true;
@@ -292,25 +315,36 @@ fn schedules(states: usize, mut edges: Vec<(u32, u32)>) -> u128 {
         }
         ends = ends.saturating_add(if is_end { paths[state as usize] } else { 0 });
     }
-    ends
+    (visited == states).then_some(ends)
+}
+
+/// The number of a state, with the kind of a step and its queue above; and the ranks of the step.
+pub(super) type Packed = (u32, u16, u16);
+
+pub(super) fn pack(number: u32, step: Step) -> Packed {
+    match step {
+        Step::Rank(rank) => (number, rank as u16, 0),
+        Step::Deliver { from, to, queue } => (number | 1 << 31 | (queue as u32) << 27, from as u16, to as u16),
+    }
+}
+
+pub(super) fn unpack((number, from, to): Packed) -> (u32, Step) {
+    let (from, to, queue) = (from.into(), to.into(), (number >> 27 & 15) as usize);
+    let step = if number >> 31 == 0 { Step::Rank(from) } else { Step::Deliver { from, to, queue } };
+    (number & Paths::MOST as u32, step)
 }
 
 /// The step that first led to each state, and the state from which it was taken.
 #[derive(Default)]
-struct Paths(Vec<(u32, u16, u16)>);
+struct Paths(Vec<Packed>);
 
 impl Paths {
-    /// The most states: each has a number of 32 bits.
-    const MOST: usize = u32::MAX as usize;
+    /// The most states: the number of a state has 27 bits.
+    const MOST: usize = (1 << 27) - 1;
 
     /// Adds a state that `step` reaches from the state `from`; returns its number.
     fn add(&mut self, from: u32, step: Step) -> u32 {
-        // No message goes from a rank to itself, so equal ranks denote a rank's own step.
-        let (one, other) = match step {
-            Step::Rank(rank) => (rank, rank),
-            Step::Deliver { from, to } => (from, to),
-        };
-        self.0.push((from, one as u16, other as u16));
+        self.0.push(pack(from, step));
         self.last()
     }
 
@@ -322,9 +356,8 @@ impl Paths {
     fn to(&self, mut number: u32) -> Vec<Step> {
         let mut steps = Vec::new();
         while number != 0 {
-            let (before, from, to) = self.0[number as usize];
-            let (from, to) = (Rank::from(from), Rank::from(to));
-            steps.push(if from == to { Step::Rank(from) } else { Step::Deliver { from, to } });
+            let (before, step) = unpack(self.0[number as usize]);
+            steps.push(step);
             number = before;
         }
         steps.reverse();
@@ -332,6 +365,6 @@ impl Paths {
     }
 
     fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<(u32, u16, u16)>()
+        self.0.capacity() * size_of::<Packed>()
     }
 }

@@ -243,7 +243,9 @@ impl FifoOracle {
             if matches!(field, Some((_, Field::Word))) {
                 (open.urgent, open.missed) = (true, 0);
             }
-            if let (Some((target, Field::Tickets)), Verb::Add { delta: Tickets::TAKE, .. }) = (field, verb) {
+            if let (Some((target, Field::Tickets)), Verb::Add { delta, .. }) = (field, verb)
+                && [Tickets::<16>::TAKE, Tickets::<3>::TAKE].contains(&delta)
+            {
                 self.ticketed.push((target, rank));
             }
             return Ok(());
@@ -436,10 +438,21 @@ impl FifoOracle {
             || self.calls.iter().flatten().any(obstructs)
     }
 
+    /// Returns whether a call of `rank` has begun and not returned.
+    pub(super) fn is_in_call(&self, rank: Rank) -> bool {
+        self.calls[rank].is_some()
+    }
+
     /// The targets of the locks at which a rank holds a place or the lock.
     pub fn targets_of(&self, rank: Rank) -> impl Iterator<Item = Rank> {
         let has = move |queue: &Vec<Entry>| queue.iter().any(|entry| entry.rank == rank);
         self.queues.iter().enumerate().filter(move |(_, queue)| has(queue)).map(|(target, _)| target)
+    }
+
+    /// The mode of a rank's request at the lock of `target`, and whether it holds the lock.
+    pub(super) fn place_of(&self, rank: Rank, target: Rank) -> Option<(Mode, bool)> {
+        let entry = self.queues.get(target)?.iter().find(|entry| entry.rank == rank)?;
+        Some((entry.mode, entry.granted))
     }
 
     /// The mode in which a rank holds a lock; exclusively, if it holds several in both modes.

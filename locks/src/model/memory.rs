@@ -40,6 +40,11 @@ impl SimWords {
         Some(self.1.remove(half).2)
     }
 
+    /// Returns whether an atomic has begun and not ended.
+    pub fn has_halves(&self) -> bool {
+        !self.1.is_empty()
+    }
+
     /// The rank whose atomic on this word has begun.
     pub fn half_at(&self, at: At) -> Option<Rank> {
         self.1.iter().find(|half| half.1 == key(at)).map(|half| half.0)
@@ -76,29 +81,38 @@ pub(super) enum Message {
     },
 }
 
-/// One FIFO channel per source and destination; empty channels are not stored.
+/// Source, destination and queue.
+pub(super) type Channel = (Rank, Rank, usize);
+
+/// FIFO channels; empty ones are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Channels(BTreeMap<(Rank, Rank), VecDeque<Message>>);
+pub(super) struct Channels(BTreeMap<Channel, VecDeque<Message>>);
 
 impl Channels {
-    pub fn send(&mut self, from: Rank, to: Rank, message: Message) {
-        self.0.entry((from, to)).or_default().push_back(message);
+    pub fn send(&mut self, channel: Channel, message: Message) {
+        self.0.entry(channel).or_default().push_back(message);
     }
 
-    pub fn receive(&mut self, from: Rank, to: Rank) -> Option<Message> {
-        let channel = self.0.get_mut(&(from, to))?;
-        let message = channel.pop_front();
-        if channel.is_empty() {
-            self.0.remove(&(from, to));
+    pub fn receive(&mut self, channel: Channel) -> Option<Message> {
+        let messages = self.0.get_mut(&channel)?;
+        let message = messages.pop_front();
+        if messages.is_empty() {
+            self.0.remove(&channel);
         }
         message
     }
 
-    pub fn is_empty(&self, from: Rank, to: Rank) -> bool {
-        !self.0.contains_key(&(from, to))
+    pub fn is_empty(&self, from: Rank, to: Rank, queue: usize) -> bool {
+        !self.0.contains_key(&(from, to, queue))
     }
 
-    pub fn busy(&self) -> impl Iterator<Item = (Rank, Rank)> {
-        self.0.keys().copied()
+    /// The oldest message of each channel.
+    pub fn heads(&self) -> impl Iterator<Item = (Channel, &Message)> {
+        self.0.iter().filter_map(|(&channel, messages)| Some((channel, messages.front()?)))
+    }
+
+    /// Returns whether no message is in flight.
+    pub fn are_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }

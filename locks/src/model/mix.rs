@@ -36,18 +36,39 @@ use {
 #[derive(Clone, Debug)]
 pub struct Mix<const C: u32 = 16> {
     rows: Vec<Vec<Call>>,
+    /// The ranks that repeat their rows.
+    endless: Vec<bool>,
 }
 
 impl<const C: u32> Mix<C> {
     /// Creates a mix from one row of calls per rank.
     pub fn new<R: Into<Vec<Call>>>(rows: impl IntoIterator<Item = R>) -> Self {
-        Mix { rows: rows.into_iter().map(Into::into).collect() }
+        let rows: Vec<_> = rows.into_iter().map(Into::into).collect();
+        Mix { endless: vec![false; rows.len()], rows }
+    }
+
+    /// The same mix with rows that each rank repeats for ever. Use narrow counts, which wrap soon, and
+    /// [`Search::starvation`](super::Search::starvation): a violation is then also a call that never returns although
+    /// the schedule is fair. In loom each row runs once.
+    ///
+    /// # Examples
+    /// Readers that come and go for ever do not starve a writer.
+    /// ```
+    /// use transom_locks::model::{Call, Mix, Search};
+    /// use transom_locks::Mode::{Exclusive, Shared};
+    /// let net = Mix::<3>::new([Call::both(0, Exclusive), Call::both(0, Shared)]).endless().sim();
+    /// let search = Search { starvation: true, ..Search::default() };
+    /// net.explore_with(&search, (), |_, _| Ok(())).unwrap();
+    /// ```
+    pub fn endless(mut self) -> Self {
+        self.endless.fill(true);
+        self
     }
 
     /// Creates a mix from a text: rows separated by `|`, requests by spaces. `W` is an exclusive request and its
     /// release, `R` a shared one; `TW` and `TR` are attempts, `DW` and `DR` requests with a deadline that may pass at
     /// any step, `A` all locks. A number after it names the rank whose lock is meant, which is rank 0 otherwise.
-    /// `W0+R1` acquires one lock within the other.
+    /// `W0+R1` acquires one lock within the other. A row that ends with `*` repeats for ever ([`endless`](Self::endless)).
     ///
     /// # Errors
     /// A description of the first word that is not understood.
@@ -91,7 +112,18 @@ impl<const C: u32> Mix<C> {
         let row = |row: &str| -> Result<Vec<Call>, String> {
             Ok(row.split_whitespace().map(nested).collect::<Result<Vec<_>, _>>()?.concat())
         };
-        Ok(Mix { rows: text.split('|').map(row).collect::<Result<_, _>>()? })
+        let split =
+            |row: &'_ str| row.trim_end().strip_suffix('*').map_or((row.to_string(), false), |row| (row.into(), true));
+        let (rows, endless): (Vec<String>, Vec<bool>) = text.split('|').map(split).unzip();
+        if let Some(rank) = (0..ranks).find(|&rank| endless[rank] && rows[rank].trim().is_empty()) {
+            return Err(format!("row {rank} repeats no request; write a request before *"));
+        }
+        Ok(Mix { rows: rows.iter().map(|text| row(text)).collect::<Result<_, _>>()?, endless })
+    }
+
+    /// Returns whether any rank repeats its row for ever.
+    pub fn is_endless(&self) -> bool {
+        self.endless.contains(&true)
     }
 
     /// The number of ranks.
@@ -111,7 +143,7 @@ impl<const C: u32> Mix<C> {
         nonzero.into_iter().try_for_each(|(at, value)| match layout.field(at) {
             Some((_, Field::Word)) if LockWord::<C>(value).is_idle() => Ok(()),
             Some((_, Field::Link)) => Ok(()),
-            Some((_, Field::Tickets)) if Tickets(value).next() == Tickets(value).turn() => Ok(()),
+            Some((_, Field::Tickets)) if Tickets::<C>(value).next() == Tickets::<C>(value).turn() => Ok(()),
             Some((target, field)) => {
                 Err(format!("at the end {field:?} at rank {}, lock of rank {target}: {value:#x}", at.rank))
             }
@@ -263,7 +295,12 @@ impl<const C: u32> Program for Mix<C> {
     /// with several locks no two ranks are interchangeable.
     fn alike(&self, rank: Rank) -> Option<Rank> {
         let one_lock = self.rows.iter().flatten().all(|call| call.target() == Some(0));
-        (1..rank).rev().find(|&other| one_lock && self.rows[other] == self.rows[rank])
+        let is_alike = |other: Rank| self.rows[other] == self.rows[rank] && self.endless[other] == self.endless[rank];
+        (1..rank).rev().find(|&other| one_lock && is_alike(other))
+    }
+
+    fn repeats(&self, rank: Rank) -> bool {
+        self.endless[rank]
     }
 
     fn check(&self, state: &State<Self::Local>) -> Result<(), String> {

@@ -4,6 +4,8 @@
 //! * [`Sim`] keeps a whole network as plain data. It runs every schedule of the verbs ([`Sim::explore`]), or random
 //!   ones with many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`]
 //!   notifications stay in flight for a while, as on a network adapter.
+//!   [`Deliver`] describes a network of your own. Programs that run for ever are searched for starvation
+//!   ([`Search::starvation`]).
 //! * `loom` (feature `loom`) runs ranks as threads under the C11 memory model, and finds orderings that are too weak.
 //!   Its page tells how to set up such a check, how far to go, and what to do when it fails.
 //!   `cargo doc -p transom-locks --features loom --open` builds it.
@@ -65,6 +67,7 @@
 //! memory, and a monitor of steps ([`Sim::explore_with`]) checks properties of schedules.
 
 mod bounds;
+mod delivery;
 mod event;
 mod explore;
 mod fifo_oracle;
@@ -78,16 +81,19 @@ mod order_book;
 mod program;
 mod replay;
 pub mod sim;
+mod starvation;
 mod state;
+mod tla;
 mod trace;
 
 pub use bounds::Bound;
+pub use delivery::{Deliver, Delivery};
 pub use event::{Action, Event};
 pub use explore::{Explored, Search, Stopped};
 pub use fifo_oracle::{Call, FifoOracle, Verb};
 pub use mix::Mix;
 pub use order_book::OrderBook;
 pub use program::Program;
-pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};
+pub use sim::{Failure, Replay, Sim, Step, Suspended};
 pub use state::State;
 pub use trace::Trace;

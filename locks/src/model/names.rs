@@ -31,7 +31,7 @@ pub(super) fn value<const C: u32>(layout: Option<LockLayout>, at: At, value: u64
         Field::Go => go(value),
         Field::Waiters | Field::Link => waiters(Waiters(value)),
         Field::Grant => grant(value),
-        Field::Tickets => format!("next {}, turn {}", Tickets(value).next(), Tickets(value).turn()),
+        Field::Tickets => format!("next {}, turn {}", Tickets::<C>(value).next(), Tickets::<C>(value).turn()),
         Field::Slot if value > 0 => format!("rank {}", value - 1),
         Field::Slot | Field::Drained => number(value),
     }

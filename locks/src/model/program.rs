@@ -79,6 +79,15 @@ pub trait Program {
         None
     }
 
+    /// Returns whether `rank` begins again with its first phase after its last one, for ever. No by default.
+    fn repeats(&self, _rank: Rank) -> bool {
+        false
+    }
+
+    /// Replaces a state, after each step, by one from which every schedule goes on alike. A program that runs for ever
+    /// serves itself of it to keep counters small ([`State::set`]); no rank may be waiting for a word that it changes.
+    fn reduce(&self, _state: &mut State<Self::Local>) {}
+
     /// Writes initial memory contents by `write`; all other words are 0.
     fn before(&self, _write: &mut dyn FnMut(At, u64)) {}
 

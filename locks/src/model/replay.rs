@@ -1,11 +1,13 @@
 //! A phase's view of the simulated network: the results of its verbs so far, then one more verb, then a stop.
 
+use super::delivery::{Deliver, QUEUES};
 use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
 use super::memory::{Channels, Message, SimWords};
 use crate::{At, Awaited, Network, Rank, Wake};
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 
 /// The simulator stopped the phase here, and will run it again with one more result. A phase returns it with `?`.
 ///
@@ -28,63 +30,13 @@ impl fmt::Display for Suspended {
 
 impl std::error::Error for Suspended {}
 
-/// When a notify, or an addition that is not waited for, takes effect.
-///
-/// # Examples
-/// ```
-/// use transom_locks::model::{sim, Delivery, Sim};
-/// use transom_locks::{At, Network, Wake};
-/// // A put to a word that another rank changes by an addition may be lost.
-/// const WORD: At = At { rank: 2, word: 0 };
-/// let mixed = |delivery| {
-///     let net = sim::once(|rank, network| match rank {
-///         0 => network.add(WORD, 1, Wake::Home).map(drop),
-///         1 => network.notify(WORD, 8, Wake::Home),
-///         _ => Ok(()),
-///     });
-///     let mut ends = std::collections::BTreeSet::new();
-///     Sim::new(3, 1, net).with_delivery(delivery).explore_with(&Default::default(), (), |(), step| {
-///         if step.after.is_done() {
-///             ends.insert(step.after.word(WORD));
-///         }
-///         Ok(())
-///     }).unwrap();
-///     Vec::from_iter(ends)
-/// };
-/// assert_eq!(mixed(Delivery::Immediate), [8, 9]);
-/// assert_eq!(mixed(Delivery::Torn), [1, 8, 9]);
-/// ```
-///
-/// ```
-/// use transom_locks::model::{sim, Delivery, Sim};
-/// use transom_locks::{At, Network, Wake};
-/// // Two ranks notify a third; the program ends in either order of delivery.
-/// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64, Wake::Home));
-/// let net = Sim::new(3, 1, notify).with_delivery(Delivery::Deferred);
-/// assert!(net.explore(1000).unwrap() > 8);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Delivery {
-    /// Immediately.
-    Immediate,
-    /// In a step of its own, as on a network adapter. Order is FIFO between two ranks; later operations of a rank to
-    /// the same destination take effect after.
-    Deferred,
-    /// Immediately, in memory that all ranks share, as between processes of one host: ranks watch each other's words.
-    Watched,
-    /// Immediately, but each compare-and-swap and addition takes two steps: it reads the word, and later writes it.
-    /// Other atomics on the word wait; a put in between is lost. Adapters promise no more than that (Ambal et al.,
-    /// RDMA-TSO-RMW, arXiv 2601.14642, 2026).
-    Torn,
-}
-
 /// The reason why a rank cannot take a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocked {
     /// The rank waits on this word, its own or one that it watches.
     Word(At),
-    /// The rank's next verb must follow the messages in flight to this rank.
-    Channel(Rank),
+    /// The rank's next verb must follow the messages in flight to this rank in this queue.
+    Channel(Rank, usize),
     /// The rank's next verb is an atomic on this word, at which another rank's atomic has begun.
     Half(At),
     /// The rank waits for the result in this entry of its record.
@@ -110,11 +62,11 @@ pub struct Replay {
 }
 
 /// The constants of a network.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub ranks: usize,
     pub words: usize,
-    pub delivery: Delivery,
+    pub delivery: Arc<dyn Deliver + Send + Sync>,
 }
 
 /// The network's state during a run of a phase, and the progress of the run.
@@ -138,11 +90,41 @@ pub(super) struct Run {
     pub touched: Option<At>,
     /// The verb executed, and the values of its word before and after. `None` for values if the verb is in flight.
     pub acted: Option<(Action, Option<(u64, u64)>)>,
+    /// The phase begins again ([`Replay::retry`]).
+    pub retried: bool,
+    /// The verb was the first step of an atomic that takes two.
+    pub is_half: bool,
     /// A violation by the verb, or one that the oracle reports.
     pub fault: Option<String>,
 }
 
 impl Replay {
+    /// Begins the phase again: forgets the results of its verbs, but keeps the program's state as the phase has changed it.
+    /// For loops that try until they succeed: without it, each round would be another state. Return the result as the
+    /// phase's error. The verbs of a round must not be followed by more before this call.
+    ///
+    /// # Examples
+    /// Two ranks poll until a third has set a flag. Under weak fairness both return, and there are few states.
+    /// ```
+    /// use transom_locks::model::{sim, Search, Sim};
+    /// use transom_locks::{At, Network, Wake};
+    /// let flag = At { rank: 0, word: 0 };
+    /// let net = Sim::new(3, 1, sim::once(move |rank, network| match rank {
+    ///     0 => network.notify(flag, 1, Wake::Nobody),
+    ///     _ if network.add(flag, 0, Wake::Nobody)? == 1 => Ok(()),
+    ///     _ => Err(network.retry()),
+    /// }));
+    /// let search = Search { starvation: true, ..Search::default() };
+    /// assert_eq!(net.explore_with(&search, (), |_, _| Ok(())).unwrap().states, 5);
+    /// ```
+    pub fn retry(&self) -> Suspended {
+        let run = &mut *self.run.borrow_mut();
+        if !run.ended {
+            (run.ended, run.retried) = (true, true);
+        }
+        Suspended(())
+    }
+
     /// Executes the next verb: replays its recorded result, or takes one step by `act`, or ends this run. `blocked`
     /// returns the reason, if any, why the verb cannot be executed now.
     fn verb(
@@ -165,7 +147,9 @@ impl Replay {
             run.ended = true;
             return Err(Suspended(()));
         }
-        if let (Some(call), Some(oracle), true) = (run.call, &mut run.oracle, run.record.is_empty()) {
+        if let (Some(call), Some(oracle), true) = (run.call, &mut run.oracle, run.record.is_empty())
+            && !oracle.is_in_call(self.rank)
+        {
             run.fault = oracle.begins(self.rank, call).err();
         }
         let result = act(run);
@@ -201,13 +185,15 @@ impl Replay {
     fn atomic(&self, verb: Verb, wake: Wake) -> Result<u64, Suspended> {
         let (me, at) = (self.rank, verb.at());
         self.check(at)?;
-        if self.shape.delivery == Delivery::Torn {
+        let queue = self.queue(at)?;
+        let blocked = |run: &Run| match (run.memory.half_at(at), queue) {
+            (Some(rank), _) if rank != me => Some(Blocked::Half(at)),
+            (_, Some(queue)) if !run.channels.is_empty(me, at.rank, queue) => Some(Blocked::Channel(at.rank, queue)),
+            _ => None,
+        };
+        if self.shape.delivery.is_torn(me, at) && blocked(&self.run.borrow()).is_none() {
             self.first_half(verb)?;
         }
-        let blocked = |run: &Run| match run.memory.half_at(at) {
-            Some(rank) if rank != me => Some(Blocked::Half(at)),
-            _ => (!run.channels.is_empty(me, at.rank)).then_some(Blocked::Channel(at.rank)),
-        };
         self.verb(blocked, |run| Some(run.execute(me, verb, wake))).map(Option::unwrap_or_default)
     }
 
@@ -219,14 +205,27 @@ impl Replay {
         if is_next && writes && run.memory.half_at(verb.at()).is_none() {
             run.memory.begin_half(self.rank, verb.at());
             run.acted = Some((Action::Verb(verb), None));
-            (run.may_step, run.ended) = (false, true);
+            (run.may_step, run.ended, run.is_half) = (false, true, true);
             return Err(Suspended(()));
         }
         Ok(())
     }
 
-    fn deferred(&self, at: At) -> bool {
-        self.shape.delivery == Delivery::Deferred && at.rank != self.rank
+    /// The queue in which a message to this word travels, if it does.
+    fn queue(&self, at: At) -> Result<Option<usize>, Suspended> {
+        let queue = self.shape.delivery.queue(self.rank, at);
+        match queue {
+            Some(queue) if queue >= QUEUES => {
+                let run = &mut *self.run.borrow_mut();
+                if !run.ended {
+                    run.fault =
+                        Some(format!("{:?} names queue {queue}; write 0 to {}", self.shape.delivery, QUEUES - 1));
+                    run.ended = true;
+                }
+                Err(Suspended(()))
+            }
+            _ => Ok(queue),
+        }
     }
 }
 
@@ -258,7 +257,8 @@ impl Run {
 
 impl Network for Replay {
     type Error = Suspended;
-    type Pending = usize;
+    /// The entry of the record with the result, and whether the addition travels in a queue.
+    type Pending = (usize, bool);
     type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
@@ -273,24 +273,24 @@ impl Network for Replay {
         self.atomic(Verb::Cas { at, expected, new }, wake)
     }
 
-    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<usize, Suspended> {
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<(usize, bool), Suspended> {
         self.check(at)?;
-        let verb = Verb::Add { at, delta };
-        if self.deferred(at) {
+        let (verb, queue) = (Verb::Add { at, delta }, self.queue(at)?);
+        if let Some(queue) = queue {
             let send = |run: &mut Run| {
                 let (phase, entry) = (run.phase, run.fed);
                 run.acted = Some((Action::Verb(verb), None));
-                run.channels.send(self.rank, at.rank, Message::Add { at, delta, wake, phase, entry });
+                run.channels.send((self.rank, at.rank, queue), Message::Add { at, delta, wake, phase, entry });
                 None
             };
             self.verb(|_| None, send)?;
         } else {
             self.atomic(verb, wake)?;
         }
-        Ok(self.run.borrow().fed - 1)
+        Ok((self.run.borrow().fed - 1, queue.is_some()))
     }
 
-    fn finish(&self, entry: usize) -> Result<u64, Suspended> {
+    fn finish(&self, (entry, _): (usize, bool)) -> Result<u64, Suspended> {
         let run = &mut *self.run.borrow_mut();
         match run.record[entry] {
             Some(result) => Ok(result),
@@ -302,12 +302,9 @@ impl Network for Replay {
         }
     }
 
-    fn try_finish(&self, entry: usize) -> Result<u64, usize> {
+    fn try_finish(&self, (entry, is_queued): (usize, bool)) -> Result<u64, (usize, bool)> {
         // The same answer each time that this phase is run again, when the result may have come.
-        match self.shape.delivery {
-            Delivery::Deferred => Err(entry),
-            _ => self.finish(entry).map_err(|_| entry),
-        }
+        if is_queued { Err((entry, true)) } else { self.finish((entry, false)).map_err(|_| (entry, false)) }
     }
 
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Suspended> {
@@ -316,12 +313,13 @@ impl Network for Replay {
 
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Suspended> {
         self.check(at)?;
+        let queue = self.queue(at)?;
         self.verb(
             |_| None,
             |run| {
-                if self.deferred(at) {
+                if let Some(queue) = queue {
                     // The oracle counts the verb now; the delivery reports its effect on the word.
-                    run.channels.send(self.rank, at.rank, Message::Notify { at, value, wake });
+                    run.channels.send((self.rank, at.rank, queue), Message::Notify { at, value, wake });
                     run.acted = Some((Action::Verb(Verb::Notify { at, value }), None));
                     if let Some(oracle) = &mut run.oracle {
                         run.fault = oracle.saw(self.rank, Verb::Notify { at, value }, 0).err();
@@ -339,8 +337,8 @@ impl Network for Replay {
         self.wait_at(At { rank: self.rank, word }, until)
     }
 
-    fn watches(&self, _: Rank) -> bool {
-        self.shape.delivery == Delivery::Watched
+    fn watches(&self, rank: Rank) -> bool {
+        self.shape.delivery.watches(self.rank, rank)
     }
 
     fn watch(&self, at: At, _: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {

@@ -1,21 +1,25 @@
 //! A network whose whole state is plain data. Every schedule of a protocol's verbs, or a random one, can be run on the
 //! code that ships.
 
+use super::delivery::Deliver;
 use super::event::{Action, Event};
 use super::fifo_oracle::{FifoOracle, Verb};
-use super::memory::{Channels, Message, SimWords};
+use super::memory::{Channel, Channels, Message, SimWords};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
 use super::state::{RankState, State};
 use super::trace::{Trace, schedule};
 use crate::{At, Rank, Wake};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::mem::take;
+use std::sync::Arc;
 
+pub use super::delivery::Delivery;
 pub use super::explore::Taken;
 pub use super::program::{Once, once};
-pub use super::replay::{Delivery, Replay, Suspended};
+pub use super::replay::{Replay, Suspended};
 
 /// A simulated network of ranks that each run a [`Program`]. Each verb is one atomic step, and other ranks may take
 /// steps between any two.
@@ -39,6 +43,8 @@ pub use super::replay::{Delivery, Replay, Suspended};
 #[derive(Debug)]
 pub struct Sim<P> {
     program: P,
+    /// The ranks that begin before another which is alike.
+    first: Vec<bool>,
     shape: Shape,
 }
 
@@ -57,12 +63,14 @@ pub struct Sim<P> {
 pub enum Step {
     /// This rank executes its next verb.
     Rank(Rank),
-    /// The oldest message from one rank to another is delivered.
+    /// The oldest message from one rank to another in one queue is delivered.
     Deliver {
         /// The sender.
         from: Rank,
         /// The destination.
         to: Rank,
+        /// The queue in which it travels ([`Deliver::queue`](super::Deliver::queue)).
+        queue: usize,
     },
 }
 
@@ -84,14 +92,19 @@ pub struct Failure {
     pub seed: Option<u64>,
     /// The steps from the start to the violation.
     pub steps: Vec<Step>,
+    /// The number of steps before the cycle that repeats for ever; `None` if the violation is no starvation.
+    pub cycle: Option<usize>,
     /// The effect of each step.
     pub trace: Box<Trace>,
 }
 
 impl Failure {
-    /// The steps as a string, which [`Sim::replay`] runs again.
+    /// The steps as a string, which [`Sim::replay`] runs again. A star marks the start of a cycle.
     pub fn schedule(&self) -> String {
-        schedule(&self.steps)
+        match self.cycle.map(|first| self.steps.split_at(first)) {
+            Some((before, cycle)) => format!("{} * {}", schedule(before), schedule(cycle)).trim_start().into(),
+            None => schedule(&self.steps),
+        }
     }
 }
 
@@ -115,18 +128,15 @@ impl std::error::Error for Failure {}
 impl<P: Program> Sim<P> {
     /// Creates a network of `ranks` ranks with `words` words each, all 0. Notifications take effect immediately.
     pub fn new(ranks: usize, words: usize, program: P) -> Self {
-        Sim { program, shape: Shape { ranks, words, delivery: Delivery::Immediate } }
+        let mut first = vec![false; ranks];
+        (0..ranks).filter_map(|rank| program.alike(rank)).for_each(|rank| first[rank] = true);
+        Sim { program, first, shape: Shape { ranks, words, delivery: Arc::new(Delivery::Immediate) } }
     }
 
-    /// The same network with another delivery of notifications.
-    pub fn with_delivery(mut self, delivery: Delivery) -> Self {
-        self.shape.delivery = delivery;
+    /// The same network with another delivery of verbs: a [`Delivery`], or one of your own.
+    pub fn with_delivery(mut self, delivery: impl Deliver + Send + Sync + 'static) -> Self {
+        self.shape.delivery = Arc::new(delivery);
         self
-    }
-
-    /// The delivery of notifications.
-    pub fn delivery(&self) -> Delivery {
-        self.shape.delivery
     }
 
     /// The program that the ranks run.
@@ -162,6 +172,7 @@ impl<P: Program> Sim<P> {
             what,
             seed: None,
             steps: Vec::new(),
+            cycle: None,
         })?;
         Ok(state)
     }
@@ -170,7 +181,13 @@ impl<P: Program> Sim<P> {
     pub fn steps<'a>(&self, state: &'a State<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
         let ready =
             |(rank, state): (Rank, &RankState<_>)| (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank));
-        let deliveries = state.channels.busy().map(|(from, to)| Step::Deliver { from, to });
+        // An addition waits for an atomic of another rank that has begun on its word.
+        let free = |message: &Message| match *message {
+            Message::Add { at, .. } => state.memory.half_at(at).is_none(),
+            Message::Notify { .. } => true,
+        };
+        let heads = state.channels.heads().filter(move |(_, message)| free(message));
+        let deliveries = heads.map(|((from, to, queue), _)| Step::Deliver { from, to, queue });
         state.ranks.iter().enumerate().filter_map(ready).chain(deliveries)
     }
 
@@ -206,14 +223,67 @@ impl<P: Program> Sim<P> {
         Ok(state)
     }
 
+    /// Runs one schedule by random priorities (probabilistic concurrency testing: Burckhardt, Kothari, Musuvathi and
+    /// Nagarakatte, ASPLOS 2010): of the ranks and messages that can take a step, the one with the highest priority does.
+    /// At `depth - 1` random steps of the first `length` the one that is about to step becomes the lowest. The run finds a
+    /// fault that needs `depth` orderings with a probability of at least 1 to `n length^(depth - 1)`, where `n` is the
+    /// number of ranks and channels. Uniform choice ([`run_random`](Self::run_random)) rarely lets a rank fall far behind.
+    ///
+    /// # Errors
+    /// The first violation, with its schedule.
+    ///
+    /// # Examples
+    /// Rank 1 must be later than 40 steps of rank 0. Uniform choice misses that; one of two priorities has it.
+    /// ```
+    /// use transom_locks::model::{sim, Sim};
+    /// use transom_locks::{At, Error, Network, Wake};
+    /// let word = At { rank: 0, word: 0 };
+    /// let net = Sim::new(2, 1, sim::once(move |rank, network| {
+    ///     let steps = if rank == 0 { 40 } else { 1 };
+    ///     let mut found = 0;
+    ///     for _ in 0..steps {
+    ///         found = network.add(word, 1, Wake::Nobody)?;
+    ///     }
+    ///     if rank == 1 && found == 40 { Err(Error::Epoch("late")) } else { Ok(()) }
+    /// }));
+    /// assert!((0..100).all(|seed| net.run_random(seed).is_ok()));
+    /// assert!((0..100).filter(|&seed| net.run_pct(seed, 1, 50).is_err()).count() > 30);
+    /// ```
+    pub fn run_pct(&self, seed: u64, depth: usize, length: usize) -> Result<State<P::Local>, Failure> {
+        let (mut state, mut random) = (self.start()?, Random(seed));
+        // Places of change first, so that they depend on no later choice.
+        let changes: Vec<usize> = (1..depth).map(|_| random.below(length.max(1))).collect();
+        let (mut priorities, mut taken) = (HashMap::new(), Vec::new());
+        while !state.is_done() {
+            let steps: Vec<Step> = self.steps(&state).collect();
+            for &step in &steps {
+                // All initial priorities are above those of changes.
+                priorities.entry(step).or_insert_with(|| depth + random.below(usize::MAX / 2));
+            }
+            let highest = |priorities: &HashMap<Step, usize>| steps.iter().copied().max_by_key(|step| priorities[step]);
+            for change in (0..changes.len()).filter(|&change| changes[change] == taken.len()) {
+                if let Some(step) = highest(&priorities) {
+                    priorities.insert(step, change);
+                }
+            }
+            let Some(step) = highest(&priorities) else { break };
+            taken.push(step);
+            if let Err(what) = self.apply(&mut state, step, &mut Event::of(step)) {
+                return Err(self.failure(what, None, taken));
+            }
+        }
+        Ok(state)
+    }
+
     /// Takes a step, and writes what it did into `event`, also if it fails.
     pub(super) fn apply(&self, state: &mut State<P::Local>, step: Step, event: &mut Event) -> Result<(), String> {
+        let had_halves = state.memory.has_halves();
         let touched = match step {
-            Step::Rank(rank) => self.run(state, rank, true, Some(event))?,
-            Step::Deliver { from, to } => self.deliver(state, from, to, event)?,
+            Step::Rank(rank) => self.run(state, rank, true, Some(event))?.touched,
+            Step::Deliver { from, to, queue } => self.deliver(state, (from, to, queue), event)?,
         };
         // An atomic that has begun blocks others on its word until it has ended.
-        let torn = self.shape.delivery == Delivery::Torn;
+        let torn = had_halves || state.memory.has_halves();
         for rank in 0..state.ranks.len() {
             let blocked = state.ranks[rank].blocked;
             if torn && !matches!(blocked, Some(Blocked::Word(_))) {
@@ -225,24 +295,33 @@ impl<P: Program> Sim<P> {
                 event.woken |= u128::from(is_awake).checked_shl(rank as u32).unwrap_or(0);
             }
         }
+        self.program.reduce(state);
         self.check(state)
     }
 
     pub(super) fn failure(&self, what: String, seed: Option<u64>, steps: Vec<Step>) -> Failure {
         let trace = Box::new(self.trace(&steps, &what));
-        Failure { what, seed, steps, trace }
+        Failure { what, seed, steps, cycle: None, trace }
     }
 
-    fn deliver(
-        &self,
-        state: &mut State<P::Local>,
-        from: Rank,
-        to: Rank,
-        event: &mut Event,
-    ) -> Result<Option<At>, String> {
+    /// The starvation by `cycle`, which begins after the steps `before`.
+    pub(super) fn lasso(&self, before: &[Step], cycle: &[Step]) -> Failure {
+        let mut state = self.start().ok();
+        for &step in before {
+            state = state.and_then(|state| self.step(&state, step).ok());
+        }
+        let what = state.and_then(|state| self.starved(&state, cycle)).unwrap_or_else(|| "starvation".into());
+        let mut failure = self.failure(what, None, [before, cycle].concat());
+        failure.cycle = Some(before.len());
+        failure.trace.mark_cycle(before.len());
+        failure
+    }
+
+    fn deliver(&self, state: &mut State<P::Local>, channel: Channel, event: &mut Event) -> Result<Option<At>, String> {
+        let (from, to, _) = channel;
         event.phase = state.ranks[from].phase;
         event.call = self.program.call(from, event.phase);
-        let Some(message) = state.channels.receive(from, to) else {
+        let Some(message) = state.channels.receive(channel) else {
             return Err(format!("nothing is in flight from rank {from} to rank {to}"));
         };
         let touched = match message {
@@ -268,29 +347,35 @@ impl<P: Program> Sim<P> {
                 touched
             }
         };
-        if matches!(state.ranks[from].blocked, Some(Blocked::Entry(_) | Blocked::Channel(_))) {
-            self.run(state, from, false, None)?;
+        if matches!(state.ranks[from].blocked, Some(Blocked::Entry(_) | Blocked::Channel(..))) {
+            event.returned = self.run(state, from, false, None)?.returned;
         }
         Ok(touched)
     }
 
     /// Runs the phase of `rank` for one more verb, or only to find out why it is blocked. Phases that end without a
-    /// further verb are completed in passing. Returns the word that the verb changed, and writes what it did into
-    /// `event`.
+    /// further verb are completed in passing. Writes what the verb did into `event`.
     fn run(
         &self,
         state: &mut State<P::Local>,
         rank: Rank,
         mut may_step: bool,
         mut event: Option<&mut Event>,
-    ) -> Result<Option<At>, String> {
-        let mut touched = None;
-        state.ranks[rank].begun |= may_step;
+    ) -> Result<Ran, String> {
+        let (mut ran, mut rounds, mut retries) = (Ran::default(), 0, 0);
+        state.ranks[rank].begun |= may_step && self.first[rank];
         loop {
             let me = &mut state.ranks[rank];
             if me.phase == self.program.phases(rank) {
-                me.done = true;
-                return Ok(touched);
+                if !self.program.repeats(rank) {
+                    me.done = true;
+                    return Ok(ran);
+                }
+                (me.phase, rounds) = (0, rounds + 1);
+            }
+            if rounds > 1 || retries > 1 {
+                let what = if rounds > 1 { "repeats its phases" } else { "retries" };
+                return Err(format!("rank {rank} {what} for ever without a verb"));
             }
             let phase = me.phase;
             let mut local = me.local.clone();
@@ -304,15 +389,16 @@ impl<P: Program> Sim<P> {
                 may_step: take(&mut may_step),
                 ..Run::default()
             };
-            let network = Replay { rank, shape: self.shape, run: RefCell::new(run) };
+            let network = Replay { rank, shape: self.shape.clone(), run: RefCell::new(run) };
             let outcome = self.program.phase(rank, phase, &mut local, &network);
             let run = network.run.into_inner();
             (state.memory, state.channels, state.oracle) = (run.memory, run.channels, run.oracle);
-            touched = touched.or(run.touched);
+            ran.touched = ran.touched.or(run.touched);
             let mut event = event.take();
             if let Some(event) = &mut event {
                 (event.phase, event.call) = (phase, self.program.call(rank, phase));
                 event.acted(run.acted);
+                event.is_half = run.is_half;
             }
             if let Some(fault) = run.fault {
                 return Err(fault);
@@ -322,15 +408,20 @@ impl<P: Program> Sim<P> {
             }
             let me = &mut state.ranks[rank];
             me.blocked = run.blocked;
+            if run.retried {
+                (me.local, retries) = (local, retries + 1);
+                continue;
+            }
             // The phase stopped at a verb that is not executed yet. Its outcome is ignored: it may have gone on after
             // the error.
             if run.ended {
                 me.record = run.record;
-                return Ok(touched);
+                return Ok(ran);
             }
             outcome.map_err(|error| format!("phase {phase} of rank {rank}: {error}"))?;
             me.phase += 1;
             me.local = local;
+            ran.returned = true;
             if let Some(event) = event {
                 event.returned = true;
             }
@@ -357,6 +448,15 @@ impl<P: Program> Sim<P> {
         }
         Err(what)
     }
+}
+
+/// The effect of a run of a phase.
+#[derive(Default)]
+struct Ran {
+    /// The word that the verb changed, if the verb wakes.
+    touched: Option<At>,
+    /// A phase ended.
+    returned: bool,
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): simple, and the same on every platform.

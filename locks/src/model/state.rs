@@ -31,7 +31,7 @@ pub(super) struct RankState<L> {
     pub phase: usize,
     pub local: L,
     pub record: Vec<Option<u64>>,
-    /// The rank has taken a step. Derived from the rest of the state.
+    /// The rank has taken a step, and another which is alike begins after it.
     pub begun: bool,
     /// Derived from the rest of the state; stored so that phases need not be run to find it.
     pub blocked: Option<Blocked>,
@@ -42,6 +42,11 @@ impl<L> State<L> {
     /// The value of a word.
     pub fn word(&self, at: At) -> u64 {
         self.memory.get(at)
+    }
+
+    /// Sets a word; for [`Program::reduce`].
+    pub fn set(&mut self, at: At, value: u64) {
+        self.memory.set(at, value);
     }
 
     /// The nonzero words.
@@ -71,6 +76,6 @@ impl<L> State<L> {
 
     /// Returns whether every rank has ended and every message has been delivered.
     pub fn is_done(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.done) && self.channels.busy().next().is_none()
+        self.ranks.iter().all(|rank| rank.done) && self.channels.are_empty()
     }
 }

@@ -7,7 +7,7 @@ use super::event::{Action, Event};
 use super::fifo_oracle::{Call, Verb};
 use super::names;
 use super::program::Program;
-use super::replay::{Blocked, Delivery};
+use super::replay::Blocked;
 use super::sim::{Failure, Sim, Step};
 use super::state::State;
 use crate::{LockLayout, Mode, Rank};
@@ -53,6 +53,8 @@ pub struct Trace {
     what: String,
     /// Ranks that wait at the end, and for which word.
     waiting: Vec<(Rank, String)>,
+    /// The first line of the cycle that repeats for ever.
+    cycle: Option<usize>,
 }
 
 /// A step of a trace.
@@ -105,6 +107,9 @@ impl fmt::Display for Trace {
             writeln!(f, "({omitted} steps before)")?;
         }
         for (nth, line) in lines.iter().enumerate() {
+            if self.cycle == Some(omitted + nth) {
+                writeln!(f, "      from here on it repeats for ever:")?;
+            }
             let Line { event, call: in_call, verb: what, word: at, effect: values, then, .. } = line;
             let row = format!(
                 "{:>4}  {:>4}  {in_call:call$}  {what:verb$}  {at:word$}  {values:effect$}  {then}",
@@ -128,6 +133,11 @@ impl Trace {
         Trace { what: what.into(), ..Trace::default() }
     }
 
+    /// Marks the line with which a cycle begins. What is awaited at its end is so at its start.
+    pub(super) fn mark_cycle(&mut self, first: usize) {
+        self.cycle = Some(first);
+    }
+
     /// Leaves the lock out of the names of words if all words belong to one.
     fn name_one_lock(&mut self, layout: LockLayout) {
         let actions = self.lines.iter().filter_map(|line| line.event.action);
@@ -142,10 +152,11 @@ impl Trace {
 
 impl<P: Program> Sim<P> {
     /// Runs the schedule that a [`Failure`] prints, such as `"0x2 1 0>1"`: rank 0 takes two steps, rank 1 takes one,
-    /// and the oldest message from rank 0 to rank 1 is delivered. The schedule may end early.
+    /// and the oldest message from rank 0 to rank 1 is delivered (`0>1/2` in queue 2). After a `*` the steps are a cycle
+    /// that repeats for ever. The schedule may end early.
     ///
     /// # Errors
-    /// The violation that the schedule leads to, or a step that is not possible.
+    /// The violation that the schedule leads to, the starvation by its cycle, or a step that is not possible.
     ///
     /// # Examples
     /// ```
@@ -158,8 +169,12 @@ impl<P: Program> Sim<P> {
     /// ```
     pub fn replay(&self, schedule: &str) -> Result<State<P::Local>, Failure> {
         let mut state = self.start()?;
-        let mut taken = Vec::new();
+        let (mut taken, mut cycle) = (Vec::new(), None);
         for word in schedule.split_whitespace() {
+            if word == "*" {
+                cycle = Some((taken.len(), state.clone()));
+                continue;
+            }
             let Some((step, times)) = parse(word) else {
                 return Err(self.failure(format!("{word:?} is no step; write 0, 0x3 or 0>1"), None, taken));
             };
@@ -173,6 +188,11 @@ impl<P: Program> Sim<P> {
                     return Err(self.failure(what, None, taken));
                 }
             }
+        }
+        if let Some((first, start)) = cycle
+            && self.starved(&start, &taken[first..]).is_some()
+        {
+            return Err(self.lasso(&taken[..first], &taken[first..]));
         }
         Ok(state)
     }
@@ -212,9 +232,9 @@ impl<P: Program> Sim<P> {
                     Action::Verb(Verb::Add { .. }) => "add".to_string(),
                     Action::Verb(Verb::Notify { .. }) => "put".into(),
                 };
-                let when = match (delivered, in_flight, self.delivery()) {
+                let when = match (delivered, in_flight, event.is_half) {
                     (true, ..) => " arrives",
-                    (_, true, Delivery::Torn) => " begins",
+                    (_, true, true) => " begins",
                     (_, true, _) => " sent",
                     _ => "",
                 };
@@ -293,7 +313,8 @@ pub(super) fn schedule(steps: &[Step]) -> String {
 fn print(step: Step) -> String {
     match step {
         Step::Rank(rank) => rank.to_string(),
-        Step::Deliver { from, to } => format!("{from}>{to}"),
+        Step::Deliver { from, to, queue: 0 } => format!("{from}>{to}"),
+        Step::Deliver { from, to, queue } => format!("{from}>{to}/{queue}"),
     }
 }
 
@@ -303,7 +324,10 @@ fn parse(word: &str) -> Option<(Step, usize)> {
         None => (word, 1),
     };
     let step = match step.split_once('>') {
-        Some((from, to)) => Step::Deliver { from: from.parse().ok()?, to: to.parse().ok()? },
+        Some((from, to)) => {
+            let (to, queue) = to.split_once('/').unwrap_or((to, "0"));
+            Step::Deliver { from: from.parse().ok()?, to: to.parse().ok()?, queue: queue.parse().ok()? }
+        }
         None => Step::Rank(step.parse().ok()?),
     };
     Some((step, times))

@@ -74,7 +74,7 @@ impl Program for Chain {
 
 #[test]
 fn granted_reader_that_returns_breaks_no_chain() {
-    for delivery in [Delivery::Immediate, Delivery::Watched] {
+    for delivery in [Delivery::Immediate, Delivery::Watched, Delivery::Torn] {
         for returns in READERS {
             let net = Sim::new(RANKS, FLAG + 1, Chain { returns }).with_delivery(delivery);
             let states = net.explore(1_000_000).unwrap_or_else(|stopped| panic!("{returns}, {delivery:?}: {stopped}"));

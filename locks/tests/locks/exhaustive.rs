@@ -11,8 +11,11 @@ use std::fmt;
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate, Torn, Watched};
-use transom_locks::model::{Call, Failure, Mix, Program, Replay, Search, Sim, Step, Suspended};
+use transom_locks::model::{Call, Deliver, Failure, Mix, Program, Replay, Search, Sim, Step, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
+
+/// Every delivery.
+const ALL: [Delivery; 4] = [Immediate, Deferred, Watched, Torn];
 
 /// The result of a check: the number of states, whether readers shared, and the first violation.
 struct Verdict {
@@ -34,7 +37,11 @@ fn check<P: Program>(sim: Sim<P>) -> Verdict {
 }
 
 /// Checks every mix and prints the number of states.
-fn check_all<const C: u32>(what: impl fmt::Display, delivery: Delivery, mixes: impl Iterator<Item = Vec<Vec<Call>>>) {
+fn check_all<const C: u32>(
+    what: impl fmt::Display,
+    delivery: impl Deliver + Copy + Send + Sync + 'static,
+    mixes: impl Iterator<Item = Vec<Vec<Call>>>,
+) {
     let (begun, mut states, mut count) = (Instant::now(), 0, 0);
     for rows in mixes {
         let verdict = check(Mix::<C>::new(rows.clone()).sim().with_delivery(delivery));
@@ -97,12 +104,13 @@ fn two_ranks_hold_properties_in_every_schedule() {
     }
     for requests in 1..=3 {
         check_all::<16>(format!("2 ranks x {requests}"), Deferred, mixes(2, requests));
+        check_all::<16>(format!("2 ranks x {requests}"), Torn, mixes(2, requests));
     }
 }
 
 #[test]
 fn three_ranks_hold_properties_in_every_schedule() {
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         check_all::<16>("3 ranks x 1", delivery, mixes(3, 1));
     }
 }
@@ -110,7 +118,7 @@ fn three_ranks_hold_properties_in_every_schedule() {
 #[test]
 #[ignore = "long: `tests/full` runs it"]
 fn three_ranks_with_two_requests_hold_properties() {
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         check_all::<16>("3 ranks x 2", delivery, mixes(3, 2));
     }
 }
@@ -118,7 +126,7 @@ fn three_ranks_with_two_requests_hold_properties() {
 #[test]
 #[ignore = "long: `tests/full` runs it"]
 fn four_ranks_hold_properties_in_every_schedule() {
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
     }
     // Two requests each, where that is feasible.
@@ -137,7 +145,7 @@ fn narrow_counts_reach_the_gate_and_hold_properties() {
     for requests in 1..=3 {
         check_all::<3>(format!("2 ranks x {requests}, counts of 3 bits"), Immediate, mixes(2, requests));
     }
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         check_all::<3>("2 ranks x 2, counts of 3 bits", delivery, mixes(2, 2));
         check_all::<3>("3 ranks x 1, counts of 3 bits", delivery, mixes(3, 1));
     }
@@ -160,7 +168,7 @@ fn attempts_succeed_only_without_conflict() {
     let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
     let twice: Vec<_> =
         rows.iter().flat_map(|first| rows.iter().map(|second| [first.clone(), second.clone()].concat())).collect();
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         let (mut states, mut tried) = (0, 0);
         let mut run = |mix: Vec<Vec<Call>>| {
             if !mix.iter().flatten().any(|call| matches!(call, Call::TryAcquire(..))) {
@@ -201,8 +209,8 @@ fn with_deadlines(rows: &[Vec<Call>], ranks: u32) -> Vec<Vec<Vec<Call>>> {
     all.map(|mix| kinds(mix).map(|kind| rows[kind].clone()).collect()).filter(timed).collect()
 }
 
-fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
-    for delivery in [Immediate, Deferred, Watched] {
+fn check_deadlines<const C: u32>(what: &str, deliveries: &[Delivery], mixes: &[Vec<Vec<Call>>]) {
+    for &delivery in deliveries {
         let (begun, mut states) = (Instant::now(), 0);
         for mix in mixes {
             let verdict = check(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery));
@@ -221,17 +229,24 @@ fn deadline_requests_keep_queue_order() {
     // The second request may revive the one that the first gave up.
     let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
     let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
-    check_deadlines::<16>("2 ranks x 2", &with_deadlines(&twice, 2));
-    check_deadlines::<16>("3 ranks x 1", &with_deadlines(&rows, 3));
+    check_deadlines::<16>("2 ranks x 2", &ALL, &with_deadlines(&twice, 2));
+    check_deadlines::<16>("3 ranks x 1", &[Immediate, Deferred, Watched], &with_deadlines(&rows, 3));
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn deadlines_with_torn_atomics_keep_queue_order() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    check_deadlines::<16>("3 ranks x 1", &[Torn], &with_deadlines(&rows, 3));
 }
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
 fn deadlines_at_the_gate_keep_queue_order() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
-    check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &with_deadlines(&rows, 3));
+    check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &ALL, &with_deadlines(&rows, 3));
     let tries = [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive), shared(0), exclusive(0)];
-    check_deadlines::<16>("3 ranks x 1, and attempts", &with_deadlines(&tries, 3));
+    check_deadlines::<16>("3 ranks x 1, and attempts", &ALL, &with_deadlines(&tries, 3));
 }
 
 /// Mixes with too many states: random schedules.
@@ -253,10 +268,10 @@ struct Punctual {
 }
 
 impl Punctual {
-    fn check(self) -> Verdict {
+    fn check(self, delivery: Delivery) -> Verdict {
         let ranks = self.rows.len();
         // One word more at each rank counts the requests that have returned.
-        check(Sim::new(ranks, LockLayout::words(ranks) + 1, self))
+        check(Sim::new(ranks, LockLayout::words(ranks) + 1, self).with_delivery(delivery))
     }
 }
 
@@ -319,10 +334,20 @@ fn holders() -> impl Iterator<Item = (Vec<Mode>, bool)> {
 /// release.
 #[test]
 fn deadline_leaves_queue_without_a_release() {
+    check_holders(Immediate);
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn deadline_leaves_queue_in_every_delivery() {
+    [Deferred, Watched, Torn].into_iter().for_each(check_holders);
+}
+
+fn check_holders(delivery: Delivery) {
     for (rows, sits) in holders() {
         let begun = Instant::now();
-        let what = format!("{rows:?}, the first {}", if sits { "sits" } else { "goes" });
-        let verdict = Punctual { rows, sits, mutant: None }.check();
+        let what = format!("{rows:?}, the first {}, {delivery:?}", if sits { "sits" } else { "goes" });
+        let verdict = Punctual { rows, sits, mutant: None }.check(delivery);
         assert_eq!(verdict.wrong, None, "{what}");
         println!("{what}: {} states, {:.1?}", verdict.states, begun.elapsed());
     }
@@ -331,10 +356,26 @@ fn deadline_leaves_queue_without_a_release() {
 /// A reader gives up and then requests all locks.
 #[test]
 fn given_up_read_before_all_locks_holds_properties() {
-    let reads = [until(Shared)[..2].to_vec(), all()].concat();
-    let tries = [until(Shared)[..2].to_vec(), attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
-    check_deadlines::<16>("and all locks", &[vec![reads.clone(), exclusive(0)], vec![reads, all(), exclusive(0)]]);
-    check_deadlines::<16>("then attempts", &[vec![tries.clone(), exclusive(0)], vec![tries, shared(0), exclusive(0)]]);
+    let (reads, tries) = after_given_up_read();
+    check_deadlines::<16>("and all locks", &ALL, &[vec![reads.clone(), exclusive(0)]]);
+    check_deadlines::<16>("and all locks", &[Immediate, Watched], &[vec![reads, all(), exclusive(0)]]);
+    check_deadlines::<16>("then attempts", &ALL, &[vec![tries.clone(), exclusive(0)]]);
+    check_deadlines::<16>("then attempts", &[Immediate, Watched], &[vec![tries, shared(0), exclusive(0)]]);
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn given_up_read_beside_two_ranks_holds_properties() {
+    let (reads, tries) = after_given_up_read();
+    check_deadlines::<16>("and all locks", &[Deferred, Torn], &[vec![reads, all(), exclusive(0)]]);
+    check_deadlines::<16>("then attempts", &[Deferred, Torn], &[vec![tries, shared(0), exclusive(0)]]);
+}
+
+/// A request that is given up, before all locks and before attempts.
+fn after_given_up_read() -> (Vec<Call>, Vec<Call>) {
+    let given_up = until(Shared)[..2].to_vec();
+    let tries = [attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
+    ([given_up.clone(), all()].concat(), [given_up, tries].concat())
 }
 
 /// A chain of waiting readers longer than one word names.
@@ -342,13 +383,14 @@ fn given_up_read_before_all_locks_holds_properties() {
 #[ignore = "long: `tests/full` runs it"]
 fn four_waiting_readers_are_granted_by_links() {
     let rows = vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)];
-    check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
+    check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows.clone()].into_iter());
+    check_all::<16>("5 ranks, a writer and four readers", Torn, [rows].into_iter());
 }
 
 /// The requests of `AcquireAll` are in flight at once, and may arrive in any order.
 #[test]
 fn acquire_all_in_any_order_holds_properties() {
-    for delivery in [Immediate, Deferred, Watched] {
+    for delivery in ALL {
         let others = [exclusive(0), exclusive(1), shared(1), [exclusive(1), exclusive(0)].concat(), all()];
         check_all::<16>("2 ranks, one takes all locks", delivery, others.into_iter().map(|row| vec![row, all()]));
         let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
@@ -424,7 +466,8 @@ fn every_mutant_of_deadlines_is_caught() {
     let mut passed = Vec::new();
     for mutant in mutants::OF_DEADLINES {
         // A missing notification lets a request wait for a holder, and has no other effect.
-        let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
+        let late =
+            || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check(Immediate).wrong);
         let late = || late().map(|failure| failure.what);
         let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
         match if is_late { late() } else { caught::<16>(mutant, Immediate, &timed) } {

@@ -34,7 +34,11 @@ fn while_another_holds_it(call: impl Fn(&mut PassiveLock<&Replay>) -> Outcome) {
         tell(0)?;
         Ok(())
     });
-    Sim::new(2, flag + 1, ranks).explore(100_000).unwrap();
+    let mut net = Sim::new(2, flag + 1, ranks);
+    for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Watched, Delivery::Torn] {
+        net = net.with_delivery(delivery);
+        net.explore(100_000).unwrap();
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod leaving;
 mod misuse;
 mod pscw;
 mod random;
+mod starvation;
 mod threads;
 mod trace;
 mod update_gate;

@@ -18,7 +18,7 @@ fn run<P: Program>(what: &str, most: u64, net: impl Fn(u64) -> Sim<P>) {
     let begun = Instant::now();
     let mut count = 0;
     for seed in seeds(most) {
-        for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Watched] {
+        for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Watched, Delivery::Torn] {
             if let Err(failure) = net(seed).with_delivery(delivery).run_random(seed) {
                 panic!("{what}, {delivery:?}: {failure}; SEED={seed} runs it again");
             }

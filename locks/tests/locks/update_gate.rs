@@ -111,7 +111,7 @@ fn update_beside_a_run_is_never_lost() {
         &[&[ARun], &[Stay, ARun], &[Single]],
         &[&[Alone, Alone], &[Alone], &[Alone]],
     ];
-    for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Watched] {
+    for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Watched, Delivery::Torn] {
         for mix in mixes {
             let states = check(mix, delivery);
             println!("{mix:?}, {delivery:?}: {states} states");

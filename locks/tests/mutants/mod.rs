@@ -401,7 +401,9 @@ impl<const C: u32> Program for MutantMix<C> {
     }
 
     fn before(&self, write: &mut dyn FnMut(At, u64)) {
-        write(TICKETS, u64::from(self.tickets) << 32 | u64::from(self.tickets));
+        // Numbers of tickets have 3 bits where counts are narrow.
+        let tickets = u64::from(self.tickets);
+        write(TICKETS, if C < 16 { (tickets & 7) << 61 | (tickets & 7) << 58 } else { tickets << 32 | tickets });
     }
 
     fn locks(&self) -> Option<LockLayout> {

@@ -34,6 +34,13 @@ impl Trace {
                 last.insert(at, (nth, line.event.rank));
             }
         }
+        if let Some(first) = self.cycle {
+            _ = writeln!(
+                out,
+                "  s{} -> s{first} [label=\"for ever\", color=red, constraint=false];",
+                self.lines.len() - 1
+            );
+        }
         out + "}\n"
     }
 }

@@ -41,6 +41,11 @@ impl Trace {
         for (nth, line) in self.lines.iter().enumerate() {
             self.arrow(&mut out, nth, line);
         }
+        if let Some(first) = self.cycle {
+            let (top, middle) = (y(first) - ROW / 2 - 4, width - 8);
+            draw(&mut out, (LEFT, top), (middle, top), "red", RED, "8 4");
+            text(&mut out, LEFT + LANE / 2, top - 4, "bad", "from here on it repeats for ever");
+        }
         let mut last_calls = vec![String::new(); self.ranks];
         for (nth, line) in self.lines.iter().enumerate() {
             label(&mut out, nth, line, &mut last_calls[line.event.rank], nth + 1 == self.lines.len());
@@ -118,12 +123,11 @@ impl Trace {
         }
     }
 
-    /// The step that sent what a delivery delivers: messages of two ranks arrive in order.
+    /// The step that sent what a delivery delivers: equal messages arrive in order.
     fn sent(&self, nth: usize, rank: Rank, action: Action) -> usize {
-        let to = action.at().rank;
-        let is_to = |line: &Line| line.event.rank == rank && line.event.action.is_some_and(|it| it.at().rank == to);
-        let arrived = self.lines[..nth].iter().filter(|line| is_to(line) && line.verb.ends_with("arrives")).count();
-        let sent = self.lines.iter().enumerate().filter(|(_, line)| is_to(line) && line.event.in_flight);
+        let is_it = |line: &Line| line.event.rank == rank && line.event.action == Some(action);
+        let arrived = self.lines[..nth].iter().filter(|line| is_it(line) && line.verb.ends_with("arrives")).count();
+        let sent = self.lines.iter().enumerate().filter(|(_, line)| is_it(line) && line.event.in_flight);
         sent.map(|(at, _)| at).nth(arrived).unwrap_or(nth)
     }
 }

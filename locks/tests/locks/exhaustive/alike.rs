@@ -44,7 +44,7 @@ impl<P: Program> Renamed<P> {
     fn rename(&self, step: Step) -> Step {
         match step {
             Step::Rank(rank) => Step::Rank(self.names[rank]),
-            Step::Deliver { from, to } => Step::Deliver { from: self.names[from], to: self.names[to] },
+            Step::Deliver { from, to, queue } => Step::Deliver { from: self.names[from], to: self.names[to], queue },
         }
     }
 
