@@ -68,7 +68,7 @@ impl<P: Program> Sim<P> {
         let explored = self.explore_with(search, start, |calls: &mut Vec<Progress>, step| {
             let Some(call) = step.event.call else { return Ok(()) };
             let rank = step.event.rank;
-            let place = |state: &super::state::State<P::Local>| {
+            let place = |state: &super::state::SimState<P::Local>| {
                 state.oracle().is_some_and(|oracle| oracle.targets_of(rank).next().is_some())
             };
             if let (Some(action), Step::Rank(_), false) = (step.event.action, step.event.step, step.event.is_half) {

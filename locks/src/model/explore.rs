@@ -6,7 +6,7 @@ use super::fingerprint::{Fingerprints, fingerprint};
 use super::program::Program;
 use super::sim::{Failure, Sim, Step};
 use super::starvation::Graph;
-use super::state::State;
+use super::state::SimState;
 use crate::Rank;
 use std::collections::VecDeque;
 use std::fmt;
@@ -158,9 +158,9 @@ pub struct Taken<'a, L> {
     /// The verb that the step executed, and its effect.
     pub event: &'a Event,
     /// The state before the step.
-    pub before: &'a State<L>,
+    pub before: &'a SimState<L>,
     /// The state after the step.
-    pub after: &'a State<L>,
+    pub after: &'a SimState<L>,
 }
 
 impl<P: Program> Sim<P> {
@@ -229,7 +229,7 @@ impl<P: Program> Sim<P> {
         let mut explored = Explored { states: 1, pending: 1, ..Explored::default() };
         let (mut todo, mut edges, mut last_of_level) = (Vec::new(), Vec::new(), 0);
         let mut graph = search.starvation.then(Graph::default);
-        let whole = size + size_of::<(State<P::Local>, M)>();
+        let whole = size + size_of::<(SimState<P::Local>, M)>();
         while let Some((number, state, memory)) = queue.pop_front() {
             todo.clear();
             if let Some(graph) = &mut graph {

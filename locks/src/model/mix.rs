@@ -5,7 +5,7 @@ use super::names;
 use super::program::Program;
 use super::replay::{Replay, Suspended};
 use super::sim::Sim;
-use super::state::State;
+use super::state::SimState;
 use crate::all_locks::AllLocks;
 use crate::lock_word::Tickets;
 use crate::{At, Error, Field, LockLayout, LockWord, Mode, Network, Rank, TargetLock};
@@ -303,7 +303,7 @@ impl<const C: u32> Program for Mix<C> {
         self.endless[rank]
     }
 
-    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
+    fn check(&self, state: &SimState<Self::Local>) -> Result<(), String> {
         if state.is_done() { self.check_end(state.nonzero()) } else { Ok(()) }
     }
 }

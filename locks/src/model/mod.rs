@@ -95,5 +95,5 @@ pub use mix::Mix;
 pub use order_book::OrderBook;
 pub use program::Program;
 pub use sim::{Failure, Replay, Sim, Step, Suspended};
-pub use state::State;
+pub use state::SimState;
 pub use trace::Trace;

@@ -3,7 +3,7 @@
 use super::fifo_oracle::Call;
 use super::names;
 use super::replay::{Replay, Suspended};
-use super::state::State;
+use super::state::SimState;
 use crate::{At, Error, LockLayout, Rank};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 /// # Examples
 /// Taking turns, checked for every schedule: at most one rank is in its second phase.
 /// ```
-/// use transom_locks::model::{sim, Program, Replay, Sim, State, Suspended};
+/// use transom_locks::model::{sim, Program, Replay, Sim, SimState, Suspended};
 /// use transom_locks::{At, Awaited, Error, Rank, Network, Wake};
 ///
 /// struct Turns;
@@ -34,7 +34,7 @@ use std::marker::PhantomData;
 ///         }
 ///         Ok(())
 ///     }
-///     fn check(&self, state: &State<()>) -> Result<(), String> {
+///     fn check(&self, state: &SimState<()>) -> Result<(), String> {
 ///         let inside = (0..3).filter(|&rank| state.phase(rank) == 1).count();
 ///         if inside > 1 { Err("two ranks have the turn".into()) } else { Ok(()) }
 ///     }
@@ -85,8 +85,8 @@ pub trait Program {
     }
 
     /// Replaces a state, after each step, by one from which every schedule goes on alike. A program that runs for ever
-    /// serves itself of it to keep counters small ([`State::set`]); no rank may be waiting for a word that it changes.
-    fn reduce(&self, _state: &mut State<Self::Local>) {}
+    /// serves itself of it to keep counters small ([`SimState::set`]); no rank may be waiting for a word that it changes.
+    fn reduce(&self, _state: &mut SimState<Self::Local>) {}
 
     /// Writes initial memory contents by `write`; all other words are 0.
     fn before(&self, _write: &mut dyn FnMut(At, u64)) {}
@@ -105,7 +105,7 @@ pub trait Program {
     ///
     /// # Errors
     /// A description of the violation.
-    fn check(&self, _state: &State<Self::Local>) -> Result<(), String> {
+    fn check(&self, _state: &SimState<Self::Local>) -> Result<(), String> {
         Ok(())
     }
 }

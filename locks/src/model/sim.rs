@@ -7,7 +7,7 @@ use super::fifo_oracle::{FifoOracle, Verb};
 use super::memory::{Channel, Channels, Message, SimWords};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
-use super::state::{RankState, State};
+use super::state::{RankState, SimState};
 use super::trace::{Trace, schedule};
 use crate::{At, Rank, Wake};
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ pub use super::replay::{Replay, Suspended};
 /// steps between any two.
 ///
 /// A phase of a program runs on a [`Replay`], which feeds it the results of its verbs so far and stops it after one
-/// more. A rank is therefore plain data rather than a thread, and so is the whole [`State`]. [`step`](Self::step)
+/// more. A rank is therefore plain data rather than a thread, and so is the whole [`SimState`]. [`step`](Self::step)
 /// computes a next state, [`explore`](Self::explore) visits all states, and [`run_random`](Self::run_random) runs one
 /// schedule.
 ///
@@ -148,7 +148,7 @@ impl<P: Program> Sim<P> {
     ///
     /// # Errors
     /// A violation before the first step.
-    pub fn start(&self) -> Result<State<P::Local>, Failure> {
+    pub fn start(&self) -> Result<SimState<P::Local>, Failure> {
         let rank = |rank| RankState {
             phase: 0,
             local: self.program.start(rank),
@@ -157,7 +157,7 @@ impl<P: Program> Sim<P> {
             blocked: None,
             done: false,
         };
-        let mut state = State {
+        let mut state = SimState {
             memory: SimWords::default(),
             channels: Channels::default(),
             oracle: self.program.locks().map(|layout| FifoOracle::new(layout, self.shape.ranks)),
@@ -178,7 +178,7 @@ impl<P: Program> Sim<P> {
     }
 
     /// The steps that are possible in `state`.
-    pub fn steps<'a>(&self, state: &'a State<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
+    pub fn steps<'a>(&self, state: &'a SimState<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
         let ready =
             |(rank, state): (Rank, &RankState<_>)| (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank));
         // An addition waits for an atomic of another rank that has begun on its word.
@@ -196,7 +196,7 @@ impl<P: Program> Sim<P> {
     /// # Errors
     /// A description of a phase's error, of a violation found by the oracle or by the program's check, or of a
     /// deadlock.
-    pub fn step(&self, state: &State<P::Local>, step: Step) -> Result<State<P::Local>, String> {
+    pub fn step(&self, state: &SimState<P::Local>, step: Step) -> Result<SimState<P::Local>, String> {
         let mut next = state.clone();
         self.apply(&mut next, step, &mut Event::of(step))?;
         Ok(next)
@@ -206,7 +206,7 @@ impl<P: Program> Sim<P> {
     ///
     /// # Errors
     /// The first failure, with the seed.
-    pub fn run_random(&self, seed: u64) -> Result<State<P::Local>, Failure> {
+    pub fn run_random(&self, seed: u64) -> Result<SimState<P::Local>, Failure> {
         let mut state = self.start()?;
         let mut random = Random(seed);
         let mut taken = Vec::new();
@@ -249,7 +249,7 @@ impl<P: Program> Sim<P> {
     /// assert!((0..100).all(|seed| net.run_random(seed).is_ok()));
     /// assert!((0..100).filter(|&seed| net.run_pct(seed, 1, 50).is_err()).count() > 30);
     /// ```
-    pub fn run_pct(&self, seed: u64, depth: usize, length: usize) -> Result<State<P::Local>, Failure> {
+    pub fn run_pct(&self, seed: u64, depth: usize, length: usize) -> Result<SimState<P::Local>, Failure> {
         let (mut state, mut random) = (self.start()?, Random(seed));
         // Places of change first, so that they depend on no later choice.
         let changes: Vec<usize> = (1..depth).map(|_| random.below(length.max(1))).collect();
@@ -276,7 +276,7 @@ impl<P: Program> Sim<P> {
     }
 
     /// Takes a step, and writes what it did into `event`, also if it fails.
-    pub(super) fn apply(&self, state: &mut State<P::Local>, step: Step, event: &mut Event) -> Result<(), String> {
+    pub(super) fn apply(&self, state: &mut SimState<P::Local>, step: Step, event: &mut Event) -> Result<(), String> {
         let had_halves = state.memory.has_halves();
         let touched = match step {
             Step::Rank(rank) => self.run(state, rank, true, Some(event))?.touched,
@@ -317,7 +317,12 @@ impl<P: Program> Sim<P> {
         failure
     }
 
-    fn deliver(&self, state: &mut State<P::Local>, channel: Channel, event: &mut Event) -> Result<Option<At>, String> {
+    fn deliver(
+        &self,
+        state: &mut SimState<P::Local>,
+        channel: Channel,
+        event: &mut Event,
+    ) -> Result<Option<At>, String> {
         let (from, to, _) = channel;
         event.phase = state.ranks[from].phase;
         event.call = self.program.call(from, event.phase);
@@ -357,7 +362,7 @@ impl<P: Program> Sim<P> {
     /// further verb are completed in passing. Writes what the verb did into `event`.
     fn run(
         &self,
-        state: &mut State<P::Local>,
+        state: &mut SimState<P::Local>,
         rank: Rank,
         mut may_step: bool,
         mut event: Option<&mut Event>,
@@ -431,7 +436,7 @@ impl<P: Program> Sim<P> {
         }
     }
 
-    fn check(&self, state: &State<P::Local>) -> Result<(), String> {
+    fn check(&self, state: &SimState<P::Local>) -> Result<(), String> {
         self.program.check(state)?;
         if state.is_done() || self.steps(state).next().is_some() {
             return Ok(());

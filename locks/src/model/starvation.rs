@@ -6,7 +6,7 @@ use super::memory::Message;
 use super::program::Program;
 use super::replay::Blocked;
 use super::sim::{Sim, Step};
-use super::state::State;
+use super::state::SimState;
 use super::trace::show_call;
 use crate::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -41,7 +41,7 @@ fn to(edge: Packed) -> u32 {
 
 impl Graph {
     /// Adds the next state, from which the following edges go.
-    pub fn add_state<L>(&mut self, state: &State<L>) {
+    pub fn add_state<L>(&mut self, state: &SimState<L>) {
         self.first.push(self.edges.len());
         let bits = state.ranks.iter().take(RANKS).enumerate().map(|(rank, state)| u64::from(state.done) << rank);
         let held: Vec<Key> = held(state).collect();
@@ -219,7 +219,7 @@ fn key(step: Step) -> Key {
 }
 
 /// The steps that wait for an atomic which has begun.
-fn held<L>(state: &State<L>) -> impl Iterator<Item = Key> {
+fn held<L>(state: &SimState<L>) -> impl Iterator<Item = Key> {
     let ranks = state.ranks.iter().enumerate().filter(|(_, rank)| matches!(rank.blocked, Some(Blocked::Half(_))));
     let waits = |message: &Message| matches!(*message, Message::Add { at, .. } if state.memory.half_at(at).is_some());
     let messages = state.channels.heads().filter(move |(_, message)| waits(message));
@@ -229,9 +229,9 @@ fn held<L>(state: &State<L>) -> impl Iterator<Item = Key> {
 impl<P: Program> Sim<P> {
     /// Describes the starvation if `cycle` leads from the state `start` back to it, is fair, and one of its ranks never
     /// returns.
-    pub(super) fn starved(&self, start: &State<P::Local>, cycle: &[Step]) -> Option<String> {
+    pub(super) fn starved(&self, start: &SimState<P::Local>, cycle: &[Step]) -> Option<String> {
         let mut state = start.clone();
-        let able = |state: &State<_>| self.steps(state).map(key).chain(held(state)).collect::<BTreeSet<Key>>();
+        let able = |state: &SimState<_>| self.steps(state).map(key).chain(held(state)).collect::<BTreeSet<Key>>();
         let mut always = able(&state);
         let mut returned = vec![false; state.ranks.len()];
         for &step in cycle {

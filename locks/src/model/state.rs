@@ -18,7 +18,7 @@ use crate::{At, Rank};
 /// assert_eq!((state.phase(1), state.word(At { rank: 1, word: 0 })), (0, 0));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State<L> {
+pub struct SimState<L> {
     pub(super) memory: SimWords,
     pub(super) channels: Channels,
     pub(super) oracle: Option<FifoOracle>,
@@ -38,7 +38,7 @@ pub(super) struct RankState<L> {
     pub done: bool,
 }
 
-impl<L> State<L> {
+impl<L> SimState<L> {
     /// The value of a word.
     pub fn word(&self, at: At) -> u64 {
         self.memory.get(at)

@@ -7,7 +7,7 @@ use super::fingerprint::fingerprint;
 use super::mix::Mix;
 use super::program::Program;
 use super::sim::{Delivery, Sim};
-use super::state::State;
+use super::state::SimState;
 use crate::{At, Mode, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -29,7 +29,7 @@ struct Table {
 
 impl Table {
     /// The control state of a rank: its phase, and the results of its verbs.
-    fn control<L: std::hash::Hash>(&mut self, state: &State<L>, rank: Rank) -> usize {
+    fn control<L: std::hash::Hash>(&mut self, state: &SimState<L>, rank: Rank) -> usize {
         let me = &state.ranks[rank];
         let (print, _) = fingerprint(&(me.phase, &me.local, &me.record, me.done));
         let next = self.controls[rank].len();
@@ -106,7 +106,7 @@ impl<const C: u32> Sim<Mix<C>> {
                 let number = table.value(value);
                 table.names.insert(format!("word {word:>3}, {}: {number:>3} is {shown}", net.program().name(at)));
             }
-            let place = |state: &State<_>, target| state.oracle().and_then(|oracle| oracle.place_of(rank, target));
+            let place = |state: &SimState<_>, target| state.oracle().and_then(|oracle| oracle.place_of(rank, target));
             let events = (0..ranks).filter_map(|target| {
                 let (kind, mode) = match (place(step.before, target), place(step.after, target)) {
                     (None, Some((mode, true))) => ("hold", mode),

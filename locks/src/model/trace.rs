@@ -9,7 +9,7 @@ use super::names;
 use super::program::Program;
 use super::replay::Blocked;
 use super::sim::{Failure, Sim, Step};
-use super::state::State;
+use super::state::SimState;
 use crate::{LockLayout, Mode, Rank};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::fmt;
 /// # Examples
 /// Two ranks increment a word by a read and a put, and one increment is lost:
 /// ```
-/// use transom_locks::model::{sim, Program, Replay, Sim, State, Suspended};
+/// use transom_locks::model::{sim, Program, Replay, Sim, SimState, Suspended};
 /// use transom_locks::{At, Error, Network, Rank, Wake};
 ///
 /// const SUM: At = At { rank: 0, word: 0 };
@@ -33,7 +33,7 @@ use std::fmt;
 ///         let sum = network.add(SUM, 0, Wake::Nobody)?;
 ///         Ok(network.notify(SUM, sum + 1, Wake::Home)?)
 ///     }
-///     fn check(&self, state: &State<()>) -> Result<(), String> {
+///     fn check(&self, state: &SimState<()>) -> Result<(), String> {
 ///         if state.is_done() && state.word(SUM) != 2 { Err("an increment is lost".into()) } else { Ok(()) }
 ///     }
 /// }
@@ -167,7 +167,7 @@ impl<P: Program> Sim<P> {
     /// assert_eq!(net.replay("0x3 1").unwrap().oracle().unwrap().holders(0), (1, Some(Exclusive)));
     /// assert!(net.replay("0 2").unwrap_err().what.contains("step 2"));
     /// ```
-    pub fn replay(&self, schedule: &str) -> Result<State<P::Local>, Failure> {
+    pub fn replay(&self, schedule: &str) -> Result<SimState<P::Local>, Failure> {
         let mut state = self.start()?;
         let (mut taken, mut cycle) = (Vec::new(), None);
         for word in schedule.split_whitespace() {
@@ -216,7 +216,7 @@ impl<P: Program> Sim<P> {
         trace
     }
 
-    fn line(&self, state: &State<P::Local>, event: Event, failed: bool) -> Line {
+    fn line(&self, state: &SimState<P::Local>, event: Event, failed: bool) -> Line {
         let program = self.program();
         let call = event.call.map_or_else(|| format!("phase {}", event.phase), show_call);
         let (delivered, in_flight) = (matches!(event.step, Step::Deliver { .. }), event.in_flight);
@@ -267,12 +267,12 @@ impl<P: Program> Sim<P> {
     }
 
     /// The word for which a rank waits, and its content.
-    fn awaited(&self, state: &State<P::Local>, rank: Rank) -> Option<String> {
+    fn awaited(&self, state: &SimState<P::Local>, rank: Rank) -> Option<String> {
         let Some(Blocked::Word(at)) = state.ranks[rank].blocked else { return None };
         Some(format!("{} ({})", self.program().name(at), self.program().show(at, state.word(at))))
     }
 
-    fn doing(&self, state: &State<P::Local>, rank: Rank) -> Doing {
+    fn doing(&self, state: &SimState<P::Local>, rank: Rank) -> Doing {
         let me = &state.ranks[rank];
         match me.blocked {
             _ if me.done => Doing::Idle,

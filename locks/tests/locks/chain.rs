@@ -2,7 +2,7 @@
 //! behind the next writer, and so overwrites its link. Every state from there on.
 
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Program, Replay, Sim, State, Suspended};
+use transom_locks::model::{Call, Delivery, Program, Replay, Sim, SimState, Suspended};
 use transom_locks::{At, Awaited, Error, LockLayout, Network, Rank, TargetLock, Wake};
 
 /// Rank 0 holds the lock. Four readers register behind it in this order, then a writer queues. Rank 0 then releases.
@@ -66,7 +66,7 @@ impl Program for Chain {
         }
     }
 
-    fn check(&self, state: &State<TargetLock>) -> Result<(), String> {
+    fn check(&self, state: &SimState<TargetLock>) -> Result<(), String> {
         let held = state.is_done() && (0..RANKS).any(|rank| state.local(rank).is_held());
         if held { Err("at the end a lock is held".into()) } else { Ok(()) }
     }

@@ -4,7 +4,7 @@
 use crate::failing::{Failing, Failure, How, Kind, Plan, Progress};
 use std::collections::HashSet;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Program, Replay, Sim, State, Step, Suspended};
+use transom_locks::model::{Call, Delivery, Program, Replay, Sim, SimState, Step, Suspended};
 use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 /// Rows of calls; rank 0 runs on a failing network.
@@ -80,14 +80,14 @@ impl<const C: u32> Program for Rows<C> {
         self.rows[rank].get(phase).copied().filter(|_| rank > 0)
     }
 
-    fn check(&self, state: &State<RankLocks<C>>) -> Result<(), String> {
+    fn check(&self, state: &SimState<RankLocks<C>>) -> Result<(), String> {
         if state.is_done() { self.check_end(state) } else { Ok(()) }
     }
 }
 
 impl<const C: u32> Rows<C> {
     /// Returns whether rank 0 holds nothing at the end, and left no trace at the locks that it did not break.
-    fn check_end(&self, state: &State<RankLocks<C>>) -> Result<(), String> {
+    fn check_end(&self, state: &SimState<RankLocks<C>>) -> Result<(), String> {
         let kept = state.local(0);
         if let Some(target) = kept.locks.iter().position(TargetLock::<C>::is_held) {
             return Err(format!("rank 0 holds the lock of rank {target} at the end"));

@@ -4,7 +4,7 @@
 use crate::mutants::{Mutant, Mutated};
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, State, Suspended, sim};
+use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, SimState, Suspended, sim};
 use transom_locks::{Barrier, Error, Field, LockLayout, Network, Pscw, Rank, TargetLock, Wake};
 
 /// The seeds to run: `SEED`, or the first `most`.
@@ -191,7 +191,7 @@ impl Program for QueuedReaders {
         }
     }
 
-    fn check(&self, state: &State<TargetLock>) -> Result<(), String> {
+    fn check(&self, state: &SimState<TargetLock>) -> Result<(), String> {
         let held = state.is_done() && (0..self.ranks).any(|rank| state.local(rank).is_held());
         if held { Err("at the end a lock is held".into()) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
 //! Programs that run for ever: a fair cycle in which a rank never returns is found, and the shipped lock has none.
 
 use transom_locks::model::Delivery::{self, Deferred, Immediate, Torn, Watched};
-use transom_locks::model::{Failure, Mix, Program, Replay, Search, Sim, State, Stopped, Suspended, sim};
+use transom_locks::model::{Failure, Mix, Program, Replay, Search, Sim, SimState, Stopped, Suspended, sim};
 use transom_locks::{At, Awaited, Error, Network, Rank, Wake};
 
 const WORD: At = At { rank: 0, word: 0 };
@@ -55,7 +55,7 @@ impl Program for Planted {
     }
 
     /// Ticket numbers matter modulo a power of two.
-    fn reduce(&self, state: &mut State<()>) {
+    fn reduce(&self, state: &mut SimState<()>) {
         if *self == Planted::Tickets {
             [WORD, TURN].into_iter().for_each(|at| state.set(at, state.word(at) % TICKETS));
         }

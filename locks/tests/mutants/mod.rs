@@ -3,7 +3,7 @@
 
 #![allow(dead_code)] // Each test binary uses a part.
 
-use transom_locks::model::{Call, Mix, Program, Replay, State, Suspended};
+use transom_locks::model::{Call, Mix, Program, Replay, SimState, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 /// The fault in the protocol.
@@ -418,7 +418,7 @@ impl<const C: u32> Program for MutantMix<C> {
         self.mix.alike(rank)
     }
 
-    fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
+    fn check(&self, state: &SimState<Self::Local>) -> Result<(), String> {
         if self.end { self.mix.check(state) } else { Ok(()) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::Rank;
 use transom_locks::model::Delivery::{Deferred, Immediate, Watched};
-use transom_locks::model::{Call, Mix, Program, Sim, State};
+use transom_locks::model::{Call, Mix, Program, Sim, SimState};
 
 /// Justifies the reduction by [`Program::alike`]. Where ranks with equal rows swap names, the same steps are possible and the same
 /// properties hold. Checks every schedule of three ranks with one request each, and random schedules of more.
@@ -38,7 +38,7 @@ struct Renamed<P> {
     names: Vec<Rank>,
 }
 
-type Pair<P> = (State<<P as Program>::Local>, State<<P as Program>::Local>);
+type Pair<P> = (SimState<<P as Program>::Local>, SimState<<P as Program>::Local>);
 
 impl<P: Program> Renamed<P> {
     fn rename(&self, step: Step) -> Step {
