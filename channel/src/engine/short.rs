@@ -374,7 +374,7 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
     Next::Message(InRing { at: at + EAGER, values, envelope })
 }
 
-/// What follows from a freed slot.
+/// Consequences of a freed slot.
 struct Freed {
     /// True if the peer is not among those to which values are to be reported.
     is_first: bool,
