@@ -4,9 +4,10 @@ use super::Reduction;
 use super::call_desc::{Described, Of};
 use super::reduction::Fold;
 use super::started::start;
-use crate::messages::request::Request;
+use crate::messages::request::{Request, Under};
 use crate::messages::{Scope, hold};
 use bytemuck::Pod;
+use std::borrow::Cow;
 use transom_collective::{Grid, Rank};
 use transom_windows::{Element, Section};
 
@@ -296,7 +297,9 @@ impl<'s> Scope<'s, '_> {
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         match start::<T, F>(self.world(), Some(self), described, given, data) {
             // SAFETY: lent above for `'s`; the completed collective has returned the buffer.
-            Ok(under) => Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) }),
+            Ok(under) => Request::under_way(Under { comm: Cow::Borrowed(self.comm()), ..under }, |bytes, _| unsafe {
+                hold::lent_mut(&bytes)
+            }),
             Err(error) => self.failed(error, None),
         }
     }

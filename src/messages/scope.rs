@@ -247,7 +247,7 @@ impl<'s> Scope<'s, '_> {
         self.world
     }
 
-    pub(super) fn comm(&self) -> &Comm {
+    pub(crate) fn comm(&self) -> &Comm {
         &self.comm
     }
 

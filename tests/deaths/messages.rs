@@ -94,6 +94,12 @@ fn death_fails_scopes_with_dropped_requests() {
                 Ok::<(), Error>(())
             })
         });
+        fails_in_time("a scope with a collective", || {
+            world.scope(|scope| {
+                scope.iall_reduce(&mut got, Op::Sum);
+                Ok::<(), Error>(())
+            })
+        });
         the_others_go_on(&world);
     });
 }

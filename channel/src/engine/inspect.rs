@@ -77,11 +77,6 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Receive(Receive { moving: Some(_), .. })))
     }
 
-    /// Returns true for a send that has not ended.
-    pub fn is_sending(&self, id: Id) -> bool {
-        matches!(self.requests.get(id), Some(Request::Send(_)))
-    }
-
     /// Time at which progress is due without an event, in ns: a request was refused, or credit must be
     /// reported.
     pub fn due(&self) -> Option<u64> {

@@ -279,7 +279,12 @@ impl<P: Program> Sim<P> {
     pub(super) fn apply(&self, state: &mut SimState<P::Local>, step: Step, event: &mut Event) -> Result<(), String> {
         let had_halves = state.memory.has_halves();
         let touched = match step {
-            Step::Rank(rank) => self.run(state, rank, true, Some(event))?.touched,
+            Step::Rank(rank) => {
+                // A phase that retries may return in its next run, which writes no event.
+                let ran = self.run(state, rank, true, Some(&mut *event))?;
+                event.returned |= ran.returned;
+                ran.touched
+            }
             Step::Deliver { from, to, queue } => self.deliver(state, (from, to, queue), event)?,
         };
         // An atomic that has begun blocks others on its word until it has ended.

@@ -130,6 +130,39 @@ fn unfair_cycle_is_no_starvation() {
     assert!(never.replay("* 0").is_ok());
 }
 
+/// A phase that retries once its verb was executed, and then returns without another one, for ever.
+struct ReturnsOnRetry;
+
+impl Program for ReturnsOnRetry {
+    type Local = bool;
+
+    fn start(&self, _: Rank) -> bool {
+        false
+    }
+
+    fn phases(&self, _: Rank) -> usize {
+        1
+    }
+
+    fn repeats(&self, _: Rank) -> bool {
+        true
+    }
+
+    fn phase(&self, _: Rank, _: usize, is_done: &mut bool, network: &Replay) -> Result<(), Error<Suspended>> {
+        if !std::mem::take(is_done) {
+            network.add(WORD, 0, Wake::Nobody)?;
+            *is_done = true;
+            return Err(network.retry().into());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn phase_that_returns_on_retry_is_no_starvation() {
+    search(&Sim::new(2, 1, ReturnsOnRetry)).unwrap();
+}
+
 #[test]
 fn phase_that_retries_without_a_verb_is_refused() {
     let net = Sim::new(1, 1, sim::once(|_, network: &Replay| Err::<(), _>(network.retry())));

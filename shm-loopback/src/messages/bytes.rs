@@ -6,8 +6,8 @@ use crate::memory::View;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transom_channel::wire::WireMemory;
 
@@ -272,13 +272,20 @@ impl WireMemory for Bytes {
 
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
-        let place = self.place(at, 8).0.cast::<u64>();
+        let (place, shared) = self.place(at, 8);
+        let place = place.cast::<u64>();
         if !place.is_aligned() {
             outside(at, 8, self.len());
         }
-        // SAFETY: within memory that this handle keeps, and aligned. Memory that ranks share is accessed only by atomics
-        // and `copy`; a buffer is not modified during this call, except by its adapter.
-        unsafe { AtomicU64::from_ptr(place) }.load(SeqCst)
+        if shared {
+            // SAFETY: within shared memory that this handle keeps, and aligned; accessed only by atomics and `copy`.
+            return unsafe { AtomicU64::from_ptr(place) }.load(SeqCst);
+        }
+        // SAFETY: within a buffer that this handle keeps, and aligned. No thread modifies it during this call; an adapter
+        // may, for which the read is volatile.
+        let word = unsafe { place.read_volatile() };
+        fence(Acquire);
+        word
     }
 
     #[inline(always)]

@@ -97,6 +97,11 @@ impl Core {
         if let Key::Message(id) = key {
             self.lists.remove_message(id);
         }
+        if let Some(watch) = self.watched.get_mut(&key) {
+            watch.list = None;
+            let waker = watch.waker.take();
+            self.let_go(waker);
+        }
         self.left.requests.push(key);
         if self.left.requests.len() > self.left.most {
             self.discard_left();

@@ -331,6 +331,8 @@ impl Connector {
             if runs.is_some_and(|answered| answered.elapsed() > ARRIVE_WITHIN) {
                 tracing::error!(rank = core.me, peer, "{}", core.unreached(peer));
                 core.note(peer, Link::Unreached);
+                // A later attempt counts its own time.
+                connection.unanswered = None;
             }
         }
     }

@@ -17,6 +17,7 @@ use super::sys::{
     Capacity, CompletionQueue, Context, Domain, FarEnd, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue,
     devices,
 };
+use super::values::WordWrite;
 use super::wr::WorkQueue;
 use choose::{Candidate, Choice, Gid, Port, choose, choose_all};
 use ibverbs_sys::*;
@@ -125,11 +126,13 @@ impl Rail {
             timeout: settings.timeout_exponent(),
             retries: settings.retries,
         };
-        let in_order = rail.writes_in_order().unwrap_or_else(|error| {
-            tracing::info!(rail = rail.describe(), %error, "the order of writes is unknown");
-            false
-        });
-        rail.writes = Writes::promised(settings.word_write, in_order);
+        if settings.word_write != WordWrite::Atomic {
+            let in_order = rail.writes_in_order().unwrap_or_else(|error| {
+                tracing::info!(rail = rail.describe(), %error, "the order of writes is unknown");
+                false
+            });
+            rail.writes = Writes::promised(settings.word_write, in_order);
+        }
         tracing::info!(rail = rail.describe(), writes = ?rail.writes, "RDMA device opened");
         Ok(rail)
     }
