@@ -121,9 +121,12 @@ fn panic_in_a_scope_with_collectives_ends_in_time() {
     ranks::on(&[2, 3, 5], "panic_in_a_scope_with_collectives_ends_in_time", |world| {
         world.all_reduce_one(1, Op::Sum).unwrap();
         if world.rank() != VICTIM {
+            world.send(VICTIM, READY, &[1]).unwrap();
             world.recv(VICTIM, READY).unwrap();
             return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
         }
+        // The panic fails calls that have not ended at other ranks.
+        (0..world.size()).filter(|from| *from != VICTIM).for_each(|from| _ = world.recv(from, READY).unwrap());
         let begun = Instant::now();
         // One call has announced its data to a receiver, the other waits for a message.
         let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
