@@ -69,7 +69,7 @@ pub enum Step {
         from: Rank,
         /// The destination.
         to: Rank,
-        /// The queue in which it travels ([`Deliver::queue`](super::Deliver::queue)).
+        /// The queue in which it travels ([`Deliver::queue`]).
         queue: usize,
     },
 }
