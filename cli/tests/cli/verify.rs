@@ -71,6 +71,7 @@ fn rows_that_repeat_starve_no_rank() {
     let (status, _, said) = verify(&["W | *"]);
     assert_eq!(status, Some(2));
     assert!(said.contains("row 1 repeats no request; write a request before *"), "{said}");
+    assert_eq!(verify(&["W *", "--table"]).0, Some(2));
 }
 
 #[test]
