@@ -29,8 +29,9 @@ fn parent_of(process: u32) -> Option<u32> {
     Stat::of(process).map(|stat| stat.parent).filter(|&parent| parent != 0)
 }
 
-/// Parent, process group and session of a process, from `/proc`. Each number is 0 for a process outside this PID namespace, such as the shell that
-/// `docker exec` has on the host. (A `Pid` of rustix must not be 0, so its `getpgid` and `getsid` cannot say that.)
+/// Parent, process group and session of a process, from `/proc`. Each number is 0 for a process outside this PID
+/// namespace, such as the shell that `docker exec` has on the host. (A `Pid` of rustix must not be 0, so its `getpgid` and
+/// `getsid` cannot say that.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub parent: u32,
