@@ -25,6 +25,8 @@ enum Command {
     Verify(verify::Verify),
     #[command(hide = true)]
     BenchWorker(bench::worker::Worker),
+    #[command(hide = true)]
+    LocalShell(bench::LocalShell),
 }
 
 const EXAMPLES: &str = "\
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         (Command::Bench(bench), Ok(())) => bench.execute(),
         (Command::Verify(verify), Ok(())) => verify.execute(),
         (Command::BenchWorker(worker), Ok(())) => worker.execute(),
+        (Command::LocalShell(shell), Ok(())) => shell.execute(),
     };
     result.unwrap_or_else(|error| {
         // The error, and each cause that its message does not repeat.

@@ -354,6 +354,9 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         |copies| Cost { copies, ..Cost::default() },
     );
     let (alone, measured) = (task.ranks == 1, task.worker());
+    if task.hosts > 1 {
+        return limit_between_hosts(task);
+    }
     let sync = match task.sync {
         // The turn passes by a cache line.
         _ if measured == "contended" => crossings(f64::from(u8::from(!alone))),
@@ -395,6 +398,22 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
     }
     let ways: Vec<_> = ways.into_iter().map(|way| way + sync).filter(|way| *way != Cost::default()).collect();
     (!ways.is_empty()).then_some(Ok(Limit(ways)))
+}
+
+/// The same over TCP, with each of two ranks on a host of its own. A lock, an atomic, a get and a flush are answered.
+fn limit_between_hosts(task: &Task) -> Option<Result<Limit, &'static str>> {
+    let one_ways = |one_ways| Cost { one_ways, ..Cost::default() };
+    let round_trips = |round_trips| Cost { round_trips, ..Cost::default() };
+    let cost = match (task.worker(), task.sync) {
+        _ if task.ranks != 2 => return None,
+        ("put" | "get" | "accumulate" | "get_accumulate" | "fetch_and_op" | "compare_and_swap", "flush") => {
+            round_trips(1.0)
+        }
+        ("lock", _) | ("put" | "accumulate", "lock" | "lock_exclusive") => round_trips(2.0),
+        ("pingpong" | "pipe", _) | ("barrier", _) | ("put", "fence" | "pscw") => one_ways(1.0),
+        _ => return None,
+    };
+    Some(Ok(Limit(vec![cost])))
 }
 
 #[cfg(test)]
@@ -468,6 +487,24 @@ mod tests {
             ("lu", "lock", 8, 2, "-"),
         ] {
             assert_eq!(of(measurement, sync, bytes, ranks, 64), says, "{measurement} {sync} {bytes} {ranks}");
+        }
+    }
+
+    #[test]
+    fn limit_between_hosts_is_a_tcp_stream() {
+        for (measurement, sync, ranks, says) in [
+            ("put", "flush", 2, "TCP round trip"),
+            ("fetch_and_op", "flush", 2, "TCP round trip"),
+            ("lock", "lock_exclusive", 2, "2 TCP round trips"),
+            ("pingpong", "messages", 2, "TCP one way"),
+            ("put", "fence", 2, "TCP one way"),
+            ("put", "flush", 4, "-"),
+            ("put", "flush_local", 2, "-"),
+            ("put_bw", "flush", 2, "-"),
+        ] {
+            let task = Task { measurement, sync, bytes: 8, ranks, hosts: 2, ..Task::default() };
+            let limit = limit(&task, 2).map_or("-".to_owned(), |limit| limit.unwrap().describe());
+            assert_eq!(limit, says, "{measurement} {sync} {ranks}");
         }
     }
 

@@ -12,7 +12,7 @@ use super::pairs::{Pair, Pairs, by_mode, unlike};
 use super::peers::{self, Peer, PeerError};
 use super::progress::Progress;
 use super::protocol::{ReportError, Task};
-use super::targets::{COMPARISONS, Comparison};
+use super::targets::{BETWEEN_HOSTS, COMPARISONS, Comparison};
 use super::text::{number, parse_size, print, size};
 use super::usage::Usage;
 use crate::complain;
@@ -43,6 +43,9 @@ pub struct Compare {
     /// Bytes of an operation, e.g. 8,4KiB,1MiB, for measurements with sizes [default: the sizes with a target]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
+    /// Compare between N host names of this machine, over TCP, with the MPI libraries over TCP
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=64))]
+    hosts_local: Option<u16>,
     /// Directory of an MPI library that is not in PATH, with bin/mpirun and bin/mpicc; may be repeated
     #[arg(long, value_name = "DIR")]
     mpi: Vec<PathBuf>,
@@ -79,6 +82,7 @@ Examples:
   transom bench compare --quick
   transom bench compare --mpi ompi5 --mpi mpich5 --rounds 9 --json all.json --svg all.svg
   transom bench compare contended readers_writer lu
+  transom bench compare --hosts-local 2     between two host names of this machine, over TCP
   transom bench compare barrier all_reduce message_rate --ranks 2,4,8,16 --sizes 8,4KiB,256KiB";
 
 /// A comparison ends when this many pairs more than requested were dropped, because the core placement changed.
@@ -90,7 +94,8 @@ impl Compare {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         let millis = self.millis.unwrap_or(if self.quick { 20 } else { 100 });
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 3 } else { 5 }));
-        let found = peers::find(&self.mpi).map_err(|error: PeerError| Usage(error.to_string()))?;
+        let mut found = peers::find(&self.mpi).map_err(|error: PeerError| Usage(error.to_string()))?;
+        found.retain(|peer| self.hosts_local.is_none() || !peer.is_of_shared_memory());
         let chosen = self.chosen()?;
         let outputs = self.files.check()?;
         warn_of_circumstances();
@@ -137,11 +142,12 @@ impl Compare {
         let wants = |comparison: &Comparison| {
             self.measurements.is_empty() || self.measurements.iter().any(|wanted| wanted.name == comparison.measurement)
         };
-        let lu = COMPARISONS.iter().any(|comparison| comparison.builds_on_the_kernel() && wants(comparison));
+        let all = if self.hosts_local.is_some() { BETWEEN_HOSTS } else { COMPARISONS };
+        let lu = all.iter().any(|comparison| comparison.builds_on_the_kernel() && wants(comparison));
         let chosen: Vec<_> =
-            COMPARISONS.iter().filter(|comparison| wants(comparison) || lu && comparison.alike).copied().collect();
+            all.iter().filter(|comparison| wants(comparison) || lu && comparison.alike).copied().collect();
         let names: Vec<_> = self.measurements.iter().map(|measurement| measurement.name).collect();
-        if let Some(name) = names.iter().find(|name| COMPARISONS.iter().all(|other| other.measurement != **name)) {
+        if let Some(name) = names.iter().find(|name| all.iter().all(|other| other.measurement != **name)) {
             return Err(Usage(format!("{name} is not compared with others; put is, for example")));
         }
         // Measures each combination of measurement, ranks and size once. Combinations requested by name must be
@@ -172,7 +178,9 @@ impl Compare {
             ranks => ranks.iter().map(|&ranks| ranks.into()).collect(),
         };
         let sizes = if sized && !self.sizes.is_empty() { &self.sizes[..] } else { &[comparison.bytes] };
-        ranks.iter().flat_map(|&ranks| sizes.iter().map(move |&bytes| comparison.varied(ranks, bytes))).collect()
+        let hosts = self.hosts_local.map_or(comparison.hosts, usize::from);
+        let varied = |ranks, bytes| Comparison { hosts, ..comparison.varied(ranks, bytes) };
+        ranks.iter().flat_map(|&ranks| sizes.iter().map(move |&bytes| varied(ranks, bytes))).collect()
     }
 }
 

@@ -3,11 +3,14 @@
 use super::interrupt;
 use super::limits::{self, Bare};
 use super::protocol::{Report, ReportError, Task};
+use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
+use std::error::Error;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +55,7 @@ pub enum JobError {
 
 /// Our own worker: this program, started as ranks.
 pub fn ours(task: &Task) -> io::Result<Command> {
-    let mut command = launch(task.ranks)?;
+    let mut command = launch(task.ranks, task.hosts)?;
     command.arg(own_program()?).arg("bench-worker").args(task.args());
     if !task.config.is_empty() {
         command.env("TRANSOM_MESSAGES", &task.config);
@@ -62,14 +65,39 @@ pub fn ours(task: &Task) -> io::Result<Command> {
     Ok(command)
 }
 
-/// `transom run`, to which the caller adds a program and its arguments.
-pub fn launch(ranks: usize) -> io::Result<Command> {
+/// `transom run`, to which the caller adds a program and its arguments. With more than one host the ranks have that many
+/// host names, and reach each other over TCP.
+pub fn launch(ranks: usize, hosts: usize) -> io::Result<Command> {
     let mut command = Command::new(own_program()?);
+    // Measures this machine, inside a batch job too.
+    let mut names = "none".to_owned();
+    if hosts > 1 {
+        names = (1..=hosts).map(|host| format!("host{host}")).collect::<Vec<_>>().join(",");
+        // The launcher is this program. A path of its own might contain spaces.
+        command.env("TRANSOM_SSH", format!("/proc/self/exe {LOCAL_SHELL}")).env("TRANSOM_FABRIC", "tcp");
+    }
     // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
     // TRANSOM_OUTPUT_PREFIX.
-    // Measures this machine, inside a batch job too.
-    command.args(["run", "--hosts", "none", "-n", &ranks.to_string(), "--output-prefix=stderr", "--"]);
+    command.args(["run", "--hosts", &names, "-n", &ranks.to_string(), "--output-prefix=stderr", "--"]);
     Ok(command)
+}
+
+/// Name of the hidden command of this program that stands for ssh to a host name of this machine.
+pub const LOCAL_SHELL: &str = "local-shell";
+
+/// Takes the arguments that ssh takes, and runs the command on this machine, whatever the host.
+#[derive(Args)]
+pub struct LocalShell {
+    host: String,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+impl LocalShell {
+    /// Replaces this process. Returns only an error.
+    pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
+        Err(Command::new("sh").args(["-c", &self.command.join(" ")]).exec().into())
+    }
 }
 
 fn own_program() -> io::Result<PathBuf> {
@@ -90,7 +118,15 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
             _ => Err(JobError::Failed { status, stderr }),
         };
     }
-    Ok(Run { report: stdout.parse()?, wall, bare: before.least(bare()) })
+    let report: Report = stdout.parse()?;
+    let stream = |name| report.values.get(name).copied().unwrap_or_default();
+    let bare = Bare {
+        one_way: stream("stream.one_way"),
+        round_trip: stream("stream.round_trip"),
+        asleep: stream("stream.asleep"),
+        ..before.least(bare())
+    };
+    Ok(Run { report, wall, bare })
 }
 
 /// Runs a command to its end, which it must reach in time. Returns its status, standard output and standard error.

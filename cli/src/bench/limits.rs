@@ -13,6 +13,9 @@ pub struct Cost {
     pub atomics: f64,
     pub crossings: f64,
     pub copies: f64,
+    /// Between hosts: messages of the task's size one way, and requests of that size that are answered.
+    pub one_ways: f64,
+    pub round_trips: f64,
 }
 
 impl std::ops::Add for Cost {
@@ -23,6 +26,8 @@ impl std::ops::Add for Cost {
             atomics: self.atomics + other.atomics,
             crossings: self.crossings + other.crossings,
             copies: self.copies + other.copies,
+            one_ways: self.one_ways + other.one_ways,
+            round_trips: self.round_trips + other.round_trips,
         }
     }
 }
@@ -39,18 +44,27 @@ pub struct Bare {
     pub atomic: f64,
     /// A copy of the task's size, between page-aligned buffers.
     pub copy: f64,
+    /// Between hosts: a message of the task's size one way over a plain TCP stream, and a request of that size with its
+    /// answer. Otherwise 0.
+    pub one_way: f64,
+    pub round_trip: f64,
+    /// As `round_trip`, with an answering end that sleeps until the request arrives.
+    pub asleep: f64,
 }
 
 impl Bare {
     /// The smaller time of each kind, because other load can only add to it.
     pub fn least(self, other: Bare) -> Bare {
-        Bare { atomic: self.atomic.min(other.atomic), copy: self.copy.min(other.copy) }
+        Bare { atomic: self.atomic.min(other.atomic), copy: self.copy.min(other.copy), ..self }
     }
 }
 
 impl Limit {
     pub fn nanoseconds(&self, bare: Bare, crossing: f64) -> f64 {
-        let time = |cost: &Cost| cost.atomics * bare.atomic + cost.crossings * crossing + cost.copies * bare.copy;
+        let time = |cost: &Cost| {
+            let memory = cost.atomics * bare.atomic + cost.crossings * crossing + cost.copies * bare.copy;
+            memory + cost.one_ways * bare.one_way + cost.round_trips * bare.round_trip
+        };
         self.0.iter().map(time).reduce(f64::min).unwrap_or(0.0)
     }
 
@@ -63,8 +77,10 @@ impl Limit {
         };
         let way = |cost: &Cost| {
             let copy = (cost.copies > 0.0).then(|| "memcpy".to_owned());
-            let parts = [times(cost.atomics, "atomic"), times(cost.crossings, "crossing"), copy];
-            parts.into_iter().flatten().collect::<Vec<_>>().join(" + ")
+            let streams = [times(cost.one_ways, "TCP one way"), times(cost.round_trips, "TCP round trip")];
+            let parts =
+                [times(cost.atomics, "atomic"), times(cost.crossings, "crossing"), copy].into_iter().chain(streams);
+            parts.flatten().collect::<Vec<_>>().join(" + ")
         };
         let ways: Vec<_> = self.0.iter().map(way).collect();
         if let [way] = &ways[..] { way.clone() } else { format!("min({})", ways.join(", ")) }
@@ -103,7 +119,7 @@ pub fn bare(bytes: usize, far: bool) -> Bare {
             }),
         };
         let (source, mut into) = (Buffer::new(bytes, |_| 1u8), Buffer::new(bytes, |_| 0u8));
-        Bare { atomic, copy: copy(&source, &mut into) }
+        Bare { atomic, copy: copy(&source, &mut into), ..Bare::default() }
     };
     // Uses a thread of its own, because the launcher's thread must stay unbound.
     std::thread::scope(|scope| scope.spawn(measure).join()).unwrap_or_default()
@@ -154,11 +170,14 @@ mod tests {
             Cost { atomics: 512.0, ..Cost::default() },
             Cost { atomics: 2.0, copies: 1.0, ..Cost::default() },
         ]);
-        assert_eq!(limit.nanoseconds(Bare { atomic: 5.0, copy: 30.0 }, 0.0), 40.0);
-        assert_eq!(limit.nanoseconds(Bare { atomic: 0.125, copy: 1000.0 }, 0.0), 64.0);
+        assert_eq!(limit.nanoseconds(Bare { atomic: 5.0, copy: 30.0, ..Bare::default() }, 0.0), 40.0);
+        assert_eq!(limit.nanoseconds(Bare { atomic: 0.125, copy: 1000.0, ..Bare::default() }, 0.0), 64.0);
         assert_eq!(limit.describe(), "min(512 atomics, 2 atomics + memcpy)");
         let crossing = Limit(vec![Cost { crossings: 1.0, copies: 1.0, ..Cost::default() }]);
-        assert_eq!(crossing.nanoseconds(Bare { atomic: 5.0, copy: 3.0 }, 24.0), 27.0);
+        assert_eq!(crossing.nanoseconds(Bare { atomic: 5.0, copy: 3.0, ..Bare::default() }, 24.0), 27.0);
         assert_eq!(crossing.describe(), "crossing + memcpy");
+        let stream = Limit(vec![Cost { one_ways: 1.0, round_trips: 2.0, ..Cost::default() }]);
+        assert_eq!(stream.nanoseconds(Bare { one_way: 7.0, round_trip: 20.0, ..Bare::default() }, 0.0), 47.0);
+        assert_eq!(stream.describe(), "TCP one way + 2 TCP round trips");
     }
 }

@@ -32,6 +32,7 @@ pub mod worker;
 
 use catalog::CATALOG;
 use clap::{Args, Subcommand};
+pub use job::LocalShell;
 use simulated::{SIMULATED, Simulated};
 use std::error::Error;
 use std::io;
@@ -77,6 +78,8 @@ Columns:
            take 1 us or more: p99, p99.9 and max are percentiles of these means, not of single operations
   limit    time that the hardware needs for any protocol (a lock: an atomic to acquire, one to release), and
            x limit the measured time as a multiple of it (1 is the best possible); or the reason why no limit is known
+  x asleep between hosts: the time as a multiple of a request and its answer over a plain TCP stream whose other end sleeps
+           until the request arrives, like the thread that serves a rank; the limit is such a stream whose ends poll
   x first  with several configurations: the time as a multiple of the first configuration's
 
 Exit status: 0 if everything was measured and every result was right, 2 for a wrong command line, else 1 (also if a limit is
@@ -93,6 +96,7 @@ Examples:
                                             the same messages, alternating between two configurations
   transom bench channels mix --ranks 128    simulated: programs with the rules of MVAPICH-Aptus
   transom bench simulated --quick           all simulations; measures nothing of this machine
+  transom bench put pingpong --hosts-local 2  between two host names of this machine, over TCP
   transom bench list                        lists measurements and simulations
   transom bench compare --quick             compares with Open MPI and MPICH
   transom bench tune -n 4                   prints rules for the algorithms of collectives

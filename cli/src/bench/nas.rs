@@ -149,7 +149,7 @@ impl Nas {
                 command
             }
             _ => {
-                let mut command = job::launch(self.ranks.into()).map_err(JobError::Watch)?;
+                let mut command = job::launch(self.ranks.into(), 1).map_err(JobError::Watch)?;
                 command.arg(program).args([kernel, "--class", &self.class, "--by", &self.by]);
                 command
             }

@@ -196,6 +196,11 @@ impl Peer {
         format!("{}{options}", self.mpirun.display())
     }
 
+    /// True if an implementation was selected that needs shared memory.
+    pub fn is_of_shared_memory(&self) -> bool {
+        !self.options.is_empty()
+    }
+
     /// The command that starts its worker for a task. Ranks bind themselves to the cores that ours use.
     pub fn command(&self, task: &Task) -> Command {
         let mut command = Command::new(&self.mpirun);
@@ -216,6 +221,17 @@ impl Peer {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let all = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
             command.env("PATH", std::env::join_paths(all).unwrap_or_else(|_| OsString::from(bin)));
+        }
+        if task.hosts > 1 {
+            // Neither shared memory nor an adapter.
+            match self.family {
+                Family::OpenMpi => {
+                    command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "osc", "^sm,rdma"])
+                }
+                Family::Mpich => {
+                    command.env("UCX_TLS", "self,tcp").env("FI_PROVIDER", "tcp").env("MPIR_CVAR_NOLOCAL", "1")
+                }
+            };
         }
         command.args(self.options).arg(&self.reference).args(task.args());
         command

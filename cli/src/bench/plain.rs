@@ -33,6 +33,9 @@ pub struct Plain {
     /// Numbers of ranks of a job, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
+    /// Measure between N host names of this machine, over TCP; beside each figure stands a plain TCP stream
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=64))]
+    hosts_local: Option<u16>,
     /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then
     /// jobs alternate between the values; '' means the default
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
@@ -191,6 +194,7 @@ impl Plain {
                             bytes,
                             element: "i64",
                             ranks,
+                            hosts: usize::from(self.hosts_local.unwrap_or(1)).min(ranks),
                             millis: millis * measurement.patience,
                             cores: cores.clone(),
                             n: self.lu_n as usize,

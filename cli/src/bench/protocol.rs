@@ -3,7 +3,7 @@
 //! lines, so that all statistics are computed here.
 //!
 //! ```text
-//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M --cores LIST [--n N] [--block N] [--grid N] [--type T]
+//! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M --cores LIST [--n N] [--block N] [--grid N] [--hosts N] [--type T]
 //! ```
 //!
 //! At the end rank 0 prints on stdout one fact per line. Empty lines are allowed, anything else is an error:
@@ -13,7 +13,7 @@
 //! | `crossing NS` | one-way time of a cache line between the cores of ranks 0 and 1; once before and once after the measurement; absent with 1 rank, for startup, and if the two share no memory |
 //! | `slowdown X` | the time of a loop of additions on rank 0's core while rank 1's core executes it too, divided by the time alone: 1 on separate cores, up to 2 on two hardware threads of one; with each `crossing` |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
-//! | `value NAME NUMBER` | a named figure |
+//! | `value NAME NUMBER` | a named figure; ours, if ranks 0 and 1 share no memory, has `stream.one_way`, `stream.round_trip` and `stream.asleep`: ns over a plain TCP stream between the two, see `worker/stream.rs` |
 //! | `check ok`, `check bad WHY` | whether the moved data were right; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
 //!
 //! Operations go from rank 0 to rank 1 (to itself with 1 rank), on 8-byte integers (sums on doubles with `--type f64`).
@@ -103,6 +103,9 @@ pub struct Task {
     #[serde(rename = "type")]
     pub element: &'static str,
     pub ranks: usize,
+    /// Number of host names that the ranks have, all of this machine; messages between them go over TCP. At most 1: the
+    /// ranks share memory.
+    pub hosts: usize,
     pub millis: u64,
     /// The cores for ranks, in the order in which ranks take them.
     pub cores: Vec<usize>,
@@ -127,6 +130,9 @@ impl Task {
         add("millis", self.millis.to_string());
         let cores: Vec<_> = self.cores.iter().map(ToString::to_string).collect();
         add("cores", cores.join(","));
+        if self.hosts > 1 {
+            add("hosts", self.hosts.to_string());
+        }
         match self.measurement {
             "kernel" => add("block", self.block.to_string()),
             "lu" | "lu_outside" => {

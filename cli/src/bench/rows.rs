@@ -28,6 +28,9 @@ pub struct Row {
     pub atomic_ns: f64,
     /// memcpy of the task's size.
     pub copy_ns: f64,
+    /// Between hosts: a request of the task's size, and its answer, over a plain TCP stream whose other end sleeps until
+    /// the request arrives.
+    pub asleep_ns: Option<f64>,
     /// The machine's limit, or the reason why none is known; then its time, and the measured time as a multiple of it.
     pub limit: Option<String>,
     pub limit_ns: Option<f64>,
@@ -79,6 +82,7 @@ fn row(task: &Task, all: &[Done], mode: Mode) -> Option<Row> {
         slowdowns: jobs.iter().filter_map(|job| job.run.report.slowdown).collect(),
         atomic_ns: of(&|job| Some(job.run.bare.atomic))?,
         copy_ns: of(&|job| Some(job.run.bare.copy))?,
+        asleep_ns: of(&|job| Some(job.run.bare.asleep).filter(|&ns| ns > 0.0)),
         limit: limit.as_ref().map(|limit| limit.as_ref().map_or_else(|why| (*why).to_owned(), Limit::describe)),
         limit_ns: of(&|job| Some(limit_of(known?, job))),
         times_limit: of(&|job| times_limit(known?, job)),
@@ -144,7 +148,7 @@ mod tests {
     fn job(ns: f64, crossing: [f64; 2]) -> Done {
         let report =
             Report { crossing: Some(crossing), slowdown: Some([1.0; 2]), samples: vec![ns], ..Report::default() };
-        let run = Run { report, wall: Duration::ZERO, bare: Bare { atomic: 5.0, copy: 1.0 } };
+        let run = Run { report, wall: Duration::ZERO, bare: Bare { atomic: 5.0, copy: 1.0, ..Bare::default() } };
         Done { mode: Mode::of(&run.report), run, figures: vec![("ns".into(), ns)] }
     }
 

@@ -64,6 +64,10 @@ fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
     if several {
         head.push("x first");
     }
+    let between_hosts = rows.iter().any(|row| row.asleep_ns.is_some());
+    if between_hosts {
+        head.push("x asleep");
+    }
     head.extend(["limit ns", "x limit", "limit"]);
     let mut table = Table::new(words(&titles), &head);
     for row in rows {
@@ -82,6 +86,9 @@ fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
             cells.push(first.map_or(alone.into(), |first| number(ns.median / first.median)));
         }
         let known = |value: Option<f64>| value.map_or("-".into(), number);
+        if between_hosts {
+            cells.push(known(row.asleep_ns.map(|asleep| ns.median / asleep)));
+        }
         cells.extend([known(row.limit_ns), known(row.times_limit), row.limit.clone().unwrap_or_default()]);
         table.row(cells);
     }

@@ -16,6 +16,8 @@ pub struct Comparison {
     /// The element type, as in a task.
     pub element: &'static str,
     pub ranks: usize,
+    /// As in a task.
+    pub hosts: usize,
     /// The figure that is compared.
     pub figure: &'static str,
     pub more_is_better: bool,
@@ -65,6 +67,8 @@ impl std::fmt::Display for Bound {
 impl Own {
     pub fn of(&self, row: &Row) -> Option<f64> {
         match self.figure {
+            TCP => row.times_limit,
+            ASLEEP => Some(row.figures.get("ns")? / row.asleep_ns?),
             MEMCPY => row.times_limit.map(f64::recip),
             CROSSINGS => Some(row.figures.get("ns")? / row.crossing_ns?),
             name => row.figures.get(name).copied(),
@@ -74,6 +78,9 @@ impl Own {
 
 const MEMCPY: &str = "of memcpy";
 const CROSSINGS: &str = "of a crossing";
+/// The multiple of the time of a plain TCP stream whose ends poll, or whose answering end sleeps.
+const TCP: &str = "of TCP";
+const ASLEEP: &str = "of TCP asleep";
 const KERNEL: &str = "kernel_GFLOP/s";
 
 const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ratio: f64) -> Comparison {
@@ -84,6 +91,7 @@ const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ra
         bytes,
         element: "i64",
         ranks: 2,
+        hosts: 1,
         figure: "ns",
         more_is_better: false,
         ratio: Some(ratio),
@@ -270,6 +278,41 @@ pub const COMPARISONS: &[Comparison] = &[
     Comparison { ratio: Some(5.0), also: &["memory_mib"], ..figure("startup", "none", 2, "process_ms") },
 ];
 
+/// A comparison between hosts, with a bound on the multiple of a plain TCP stream.
+const fn over_tcp(own: &'static [Own], of: Comparison) -> Comparison {
+    Comparison { hosts: 2, own, ..of }
+}
+
+/// At most these multiples of a plain TCP stream.
+const ANSWERED: &[Own] = &[Own { figure: ASLEEP, bound: Bound::AtMost(1.3) }];
+const LOCKED: &[Own] = &[Own { figure: ASLEEP, bound: Bound::AtMost(3.3) }];
+const LONG: &[Own] = &[Own { figure: ASLEEP, bound: Bound::AtMost(1.18) }];
+const SENT: &[Own] = &[Own { figure: TCP, bound: Bound::AtMost(1.2) }];
+
+/// Comparisons between host names of this machine, over TCP.
+pub const BETWEEN_HOSTS: &[Comparison] = &[
+    over_tcp(ANSWERED, latency("put", "flush", 8, 0.67)),
+    over_tcp(ANSWERED, latency("get", "flush", 8, 1.0)),
+    over_tcp(ANSWERED, latency("fetch_and_op", "flush", 8, 1.0)),
+    over_tcp(ANSWERED, latency("compare_and_swap", "flush", 8, 1.0)),
+    over_tcp(LOCKED, untargeted(latency("lock", "lock_exclusive", 8, 1.0))),
+    over_tcp(LOCKED, untargeted(latency("lock", "lock", 8, 1.0))),
+    over_tcp(&[], Comparison { figure: "million/s", ..bandwidth("put_bw", 8) }),
+    over_tcp(LONG, latency("put", "flush", 1 << 20, 1.0)),
+    over_tcp(LONG, latency("get", "flush", 1 << 20, 1.0)),
+    over_tcp(&[], untargeted(latency("put", "fence", 8, 1.0))),
+    over_tcp(SENT, latency("pingpong", "messages", 8, 1.0)),
+    over_tcp(SENT, latency("pingpong", "messages", 4 << 10, 1.0)),
+    over_tcp(SENT, latency("pingpong", "messages", 64 << 10, 1.0)),
+    over_tcp(SENT, latency("pingpong", "messages", 1 << 20, 1.0)),
+    over_tcp(&[], messages("stream", 8, 1.0)),
+    over_tcp(&[], messages("stream", 64 << 10, 1.0)),
+    over_tcp(&[], untargeted(latency("barrier", "barrier", 8, 1.0))),
+    over_tcp(&[], untargeted(collective("all_reduce", 8, 1.0))),
+    over_tcp(&[], untargeted(collective("all_reduce", 1 << 20, 1.0))),
+    over_tcp(&[], Comparison { also: &["hidden"], ratio: None, ..figure("overlap", "lock", 2, "get_us") }),
+];
+
 /// The rows of the compared LU's matrix and of its blocks; then those of the pipeline's grid.
 const LU: (usize, usize) = (1024, 16);
 const GRID: usize = 1000;
@@ -285,6 +328,7 @@ impl Comparison {
             bytes: self.bytes,
             element: self.element,
             ranks: self.ranks,
+            hosts: self.hosts.min(self.ranks),
             millis: millis * patience,
             cores: cores::choice(),
             n: LU.0,
@@ -304,7 +348,7 @@ impl Comparison {
 
     /// True if both compare the same task.
     pub fn is_of(&self, other: &Comparison) -> bool {
-        let of = |of: &Comparison| (of.measurement, of.sync, of.theirs, of.bytes, of.element, of.ranks);
+        let of = |of: &Comparison| (of.measurement, of.sync, of.theirs, of.bytes, of.element, of.ranks, of.hosts);
         of(self) == of(other)
     }
 
@@ -331,7 +375,7 @@ mod tests {
 
     #[test]
     fn comparisons_name_known_measurements() {
-        for comparison in COMPARISONS {
+        for comparison in COMPARISONS.iter().chain(BETWEEN_HOSTS) {
             let measurement = catalog::find(comparison.measurement).expect(comparison.measurement);
             assert!(measurement.syncs.contains(&comparison.sync), "{} {}", comparison.measurement, comparison.sync);
             assert!(comparison.ranks >= measurement.least, "{}", comparison.measurement);
@@ -361,7 +405,7 @@ mod tests {
         let run = Run {
             report: Report { crossing: Some([24.0, 26.0]), slowdown: Some([1.0; 2]), ..Report::default() },
             wall: std::time::Duration::ZERO,
-            bare: Bare { atomic: 5.0, copy: 1.0 },
+            bare: Bare { atomic: 5.0, copy: 1.0, ..Bare::default() },
         };
         let job = Done { mode: Mode::of(&run.report), run, figures: vec![("ns".into(), 40.0)] };
         let (alone, _) = by_itself(&BARRIER, 1, &[job]);

@@ -18,8 +18,13 @@ static struct {
     } *line;
 } court;
 
+/* A single core has no crossing, nor have ranks that share no memory. */
+static bool has_crossing(const struct task *task) {
+    return task->ranks >= 2 && task->cored >= 2 && task->hosts < 2;
+}
+
 void crossing_open(const struct task *task) {
-    if (task->ranks < 2 || task->cored < 2) { /* a single core has no crossing */
+    if (!has_crossing(task)) {
         return;
     }
     int size;
@@ -112,7 +117,7 @@ static void of_rank_1(void) {
 }
 
 void crossing_measure(const struct task *task) {
-    if (task->ranks < 2 || task->cored < 2) { /* a single core has no crossing */
+    if (!has_crossing(task)) {
         return;
     }
     if (task->rank == 0) {
@@ -130,7 +135,7 @@ void crossing_measure(const struct task *task) {
 }
 
 void crossing_close(const struct task *task) {
-    if (task->ranks >= 2 && task->cored >= 2) {
+    if (has_crossing(task)) {
         MPI_Win_free(&court.win);
         MPI_Comm_free(&court.node);
     }

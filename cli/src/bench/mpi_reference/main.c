@@ -99,6 +99,7 @@ static bool parse_option(const char *name, const char *text, struct task *task) 
     const struct { const char *name; long *number; } numbers[] = {
         {"--bytes", &task->bytes}, {"--ranks", &task->ranks}, {"--millis", &task->millis},
         {"--n", &task->n},         {"--block", &task->block}, {"--grid", &task->grid},
+        {"--hosts", &task->hosts},
     };
     for (size_t at = 0; at < sizeof numbers / sizeof *numbers; at++) {
         if (!strcmp(name, numbers[at].name)) {
@@ -115,7 +116,7 @@ static bool parse_option(const char *name, const char *text, struct task *task) 
         task->f64 = !strcmp(text, "f64");
         return task->f64 || !strcmp(text, "i64") || REFUSE("--type %.40s: expected i64 or f64", text);
     }
-    return REFUSE("%.40s: expected one of --sync --bytes --ranks --millis --cores --n --block --grid --type", name);
+    return REFUSE("%.40s: expected one of --sync --bytes --ranks --millis --cores --n --block --grid --hosts --type", name);
 }
 
 static bool parse(int count, char **arguments, struct task *task) {
@@ -170,7 +171,7 @@ static double resident_bytes(void) {
 
 int main(int count, char **arguments) {
     leave_cleanly();
-    struct task task = {.bytes = 8, .millis = 200, .n = 1024, .block = 16, .grid = 1000};
+    struct task task = {.bytes = 8, .millis = 200, .n = 1024, .block = 16, .grid = 1000, .hosts = 1};
     if (parse(count, arguments, &task)) {
         bind_early(&task);
     }

@@ -21,7 +21,7 @@ struct task {
     const struct measurement *measurement;
     enum sync sync;
     bool f64; /* accumulate doubles instead of int64_t */
-    long bytes, ranks, millis, n, block, grid;
+    long bytes, ranks, millis, n, block, grid, hosts;
     int cores[MOST_CORES], cored; /* the cores for ranks, in the order in which ranks take them, and their number */
     int rank; /* this process's rank */
 };

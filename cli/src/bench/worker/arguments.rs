@@ -26,6 +26,9 @@ pub struct Worker {
     /// Number of ranks of the job, for information
     #[arg(long, default_value_t = 1)]
     pub ranks: usize,
+    /// Number of hosts of the job, for information
+    #[arg(long, default_value_t = 1)]
+    pub hosts: usize,
     /// Measuring time in milliseconds
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub millis: u64,

@@ -22,6 +22,7 @@ mod polling;
 mod random;
 mod sampling;
 mod startup;
+mod stream;
 
 use super::cores;
 pub use arguments::Worker;
@@ -30,6 +31,7 @@ use facts::{Facts, Outcome, gather};
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
+use stream::Stream;
 use transom::World;
 
 impl Worker {
@@ -47,8 +49,12 @@ impl Worker {
         } else {
             // Measured before and after, so that samples taken while the system moved a rank can be recognized.
             crossing::take(&world, &cores, &mut facts)?;
+            let before = Stream::measure(&world, self.bytes)?;
             self.measure(&world, &mut facts)?;
             crossing::take(&world, &cores, &mut facts)?;
+            if let (Some(before), Some(after)) = (before, Stream::measure(&world, self.bytes)?) {
+                before.least(after).report(&mut facts);
+            }
             if core.is_some() {
                 let all = gather(&world, &[cores::current() as f64])?;
                 all.iter().enumerate().for_each(|(rank, core)| facts.value(&format!("cpu.{rank}"), core[0]));

@@ -3,6 +3,7 @@
 
 mod command;
 mod compare;
+mod hosts;
 mod mpi_reference;
 mod nas;
 mod simulated;
