@@ -36,7 +36,7 @@ pub struct Endpoint {
     pub mail: Arc<Mail>,
     looks: u32,
     /// Dropped last: it serves peers as long as the endpoint exists.
-    _service: Service,
+    service: Service,
 }
 
 struct Peer {
@@ -91,12 +91,17 @@ impl Endpoint {
         }
         let looks = if is_oversubscribed { 0 } else { LOOKS };
         let peers = contacts.into_iter().map(peer).collect();
-        Ok(Endpoint { me, regions, peers, secrets, mail, looks, _service: service })
+        Ok(Endpoint { me, regions, peers, secrets, mail, looks, service })
     }
 
     /// Returns whether the ranks of this host shared cores when the job started.
     pub fn shares_cores(&self) -> bool {
         self.looks == 0
+    }
+
+    /// Serves peers that have requests, on behalf of a thread that waits for something else.
+    pub fn help(&self) {
+        self.service.help();
     }
 
     /// The lane to a peer, by its rank in the job. Connects it, if it is not. `check` fails if the peer is gone.

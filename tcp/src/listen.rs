@@ -1,5 +1,6 @@
-//! The service thread of a rank: accepts connections, and serves those of windows. It sleeps until something arrives, and
-//! never waits for one peer.
+//! The service of a rank: accepts connections, and serves those of windows. Its thread sleeps until something arrives.
+//! Program threads that wait in the library [help](Service::help): they serve at once what would first wake the thread.
+//! Neither ever waits for one peer.
 
 use crate::carrier::{Carrier, Socket};
 use crate::endpoint::keep_alive;
@@ -13,11 +14,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::BTreeMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::TcpListener;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use transom_launch::lock;
 
 /// Time within which a connection must have proved its rank.
 const GREET_WITHIN: Duration = Duration::from_secs(10);
@@ -28,9 +33,17 @@ const LOOK: Duration = Duration::from_micros(30);
 /// Interval between checks of connections that have not proved their rank, and pause when descriptors are exhausted.
 const TICK: Duration = Duration::from_millis(500);
 
-const STOP: u64 = 0;
+/// Time for which the thread leaves connections to a program thread that helps, and the longest time since its last help.
+const STANDBY: Duration = Duration::from_micros(40);
+const HELPED: Duration = Duration::from_micros(20);
+/// Turns of connections within one help.
+const HELP: usize = 4;
+
+const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
 const FIRST: u64 = 2;
+/// Most events of one look.
+const EVENTS: usize = 64;
 
 /// State of the job that the thread uses.
 pub struct House {
@@ -42,37 +55,129 @@ pub struct House {
     pub is_oversubscribed: bool,
 }
 
-/// The running thread. Dropping it ends the thread and its connections.
+/// The running service. Dropping it ends its thread and its connections.
 pub struct Service {
-    stop: Arc<OwnedFd>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    epoll: Arc<OwnedFd>,
+    /// Wakes the thread if it is to end, or if a helper left requests.
+    wake: OwnedFd,
+    ends: AtomicBool,
+    state: Mutex<Loop>,
+    began: Instant,
+    /// When a program thread last helped, in nanoseconds since `began`; 0 before the first time.
+    helped: AtomicU64,
 }
 
 impl Service {
     pub fn start(listener: TcpListener, house: House, executor: Executor) -> io::Result<Service> {
-        listener.set_nonblocking(true)?;
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
         let name = format!("transom tcp {}", house.me);
-        let kept = stop.clone();
-        let run = move || {
-            let _stop = kept;
-            let (strangers, served) = Default::default();
-            Loop { epoll, listener, house, executor, strangers, served, ready: Vec::new(), next: FIRST, paused: None }
-                .run();
-        };
-        let thread = std::thread::Builder::new().name(name).spawn(run)?;
-        Ok(Service { stop, thread: Some(thread) })
+        let shared = Arc::new(Shared::open(listener, house, executor)?);
+        let run = shared.clone();
+        let thread = std::thread::Builder::new().name(name).spawn(move || run.run())?;
+        Ok(Service { shared, thread: Some(thread) })
+    }
+
+    /// Serves what has arrived, unless another thread does. For threads that wait for something else.
+    pub fn help(&self) {
+        self.shared.help();
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.shared.ends.store(true, Relaxed);
+        self.shared.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn open(listener: TcpListener, house: House, executor: Executor) -> io::Result<Shared> {
+        listener.set_nonblocking(true)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        let (strangers, served, ready) = Default::default();
+        let state = Loop {
+            epoll: epoll.clone(),
+            listener,
+            house,
+            executor,
+            strangers,
+            served,
+            ready,
+            next: FIRST,
+            paused: None,
+        };
+        let (ends, began, helped) = (AtomicBool::new(false), Instant::now(), AtomicU64::new(0));
+        Ok(Shared { epoll, wake, ends, state: Mutex::new(state), began, helped })
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// The thread.
+    fn run(&self) {
+        // Short sleeps end in time. By default they may take 50 us longer.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut events = Vec::with_capacity(EVENTS);
+        let (mut worked, mut timeout) = (Instant::now(), None);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return tracing::error!(%error, "the service thread of TCP cannot wait, and ends"),
+            }
+            if events.iter().any(|event| event.data.u64() == WAKE) {
+                if self.ends.load(Relaxed) {
+                    return;
+                }
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            } else if !events.is_empty() && self.is_helped() {
+                std::thread::sleep(STANDBY);
+                continue;
+            }
+            if !events.is_empty() {
+                worked = Instant::now();
+            }
+            let mut state = lock(&self.state);
+            state.step(&events);
+            timeout = state.timeout(worked);
+        }
+    }
+
+    fn is_helped(&self) -> bool {
+        let helped = self.helped.load(Relaxed);
+        helped > 0 && self.began.elapsed().as_nanos() as u64 <= helped + HELPED.as_nanos() as u64
+    }
+
+    fn help(&self) {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.helped.store(self.began.elapsed().as_nanos() as u64, Relaxed);
+        let mut memory = [const { MaybeUninit::uninit() }; EVENTS];
+        // The thread reports a failure.
+        let Ok((mut events, _)) = epoll::wait(&self.epoll, &mut memory, Some(&Timespec::default())) else { return };
+        for _ in 0..HELP {
+            if events.is_empty() && state.ready.is_empty() {
+                return;
+            }
+            state.step(events);
+            events = &mut [];
+        }
+        if !state.ready.is_empty() {
+            self.wake();
         }
     }
 }
@@ -92,7 +197,7 @@ struct Served {
 }
 
 struct Loop {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     listener: TcpListener,
     house: House,
     executor: Executor,
@@ -107,37 +212,30 @@ struct Loop {
 }
 
 impl Loop {
-    fn run(&mut self) {
-        let mut events = Vec::with_capacity(64);
-        let mut worked = Instant::now();
-        loop {
-            let timeout = if !self.ready.is_empty() || !self.house.is_oversubscribed && worked.elapsed() < LOOK {
-                Some(Duration::ZERO)
-            } else {
-                (self.paused.is_some() || !self.strangers.is_empty()).then_some(TICK)
-            };
-            let timeout = timeout.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ });
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return tracing::error!(%error, "the service thread of TCP cannot wait, and ends"),
-            }
-            for number in std::mem::take(&mut self.ready) {
-                self.serve(number);
-            }
-            if !events.is_empty() {
-                worked = Instant::now();
-            }
-            for event in &events {
-                match event.data.u64() {
-                    STOP => return,
-                    LISTENER => self.accept(),
-                    number if self.strangers.contains_key(&number) => self.greet(number),
-                    number => self.serve(number),
-                }
-            }
-            self.tick();
+    /// Time for which the thread may sleep. `worked`: when something last arrived.
+    fn timeout(&self, worked: Instant) -> Option<Timespec> {
+        let time = if !self.ready.is_empty() || !self.house.is_oversubscribed && worked.elapsed() < LOOK {
+            Some(Duration::ZERO)
+        } else {
+            (self.paused.is_some() || !self.strangers.is_empty()).then_some(TICK)
+        };
+        time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ })
+    }
+
+    /// Serves connections with requests that were not executed yet, and those that the events name.
+    fn step(&mut self, events: &[epoll::Event]) {
+        for number in std::mem::take(&mut self.ready) {
+            self.serve(number);
         }
+        for event in events {
+            match event.data.u64() {
+                WAKE => {}
+                LISTENER => self.accept(),
+                number if self.strangers.contains_key(&number) => self.greet(number),
+                number => self.serve(number),
+            }
+        }
+        self.tick();
     }
 
     /// Ends connections that have not proved their rank in time, and accepts again after a pause.
@@ -285,5 +383,72 @@ fn greet(number: u64, stranger: &mut Stranger, house: &House) -> io::Result<Opti
             }
             Step::Done(hello) => return Ok(Some(hello)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Request;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    use transom_shm_loopback::Loopback;
+
+    /// A service without its thread, and a peer's end of a connection to it.
+    fn without_thread() -> (Shared, UnixStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let house = House { me: 0, secrets: Arc::new([]), mail: Arc::default(), is_oversubscribed: false };
+        let executor = Executor::new(Loopback::alone().unwrap(), Arc::default());
+        let shared = Shared::open(listener, house, executor).unwrap();
+        let (mine, peer) = UnixStream::pair().unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let mine = OwnedFd::from(mine);
+        epoll::add(&shared.epoll, &mine, epoll::EventData::new_u64(FIRST), epoll::EventFlags::IN).unwrap();
+        let wants = Wants { turn: false, to_receive: true, to_send: false };
+        let served = Served { carrier: Socket::new(mine), peer: 1, wants };
+        lock(&shared.state).served.insert(FIRST, served);
+        (shared, peer)
+    }
+
+    fn is_woken(shared: &Shared) -> bool {
+        rustix::io::read(&shared.wake, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn helper_executes_requests_without_the_thread() {
+        let (shared, mut peer) = without_thread();
+        assert!(!shared.is_helped());
+        peer.write_all(Request::Flush.encode().0.bytes()).unwrap();
+        shared.help();
+        let mut reply = [0; 100];
+        assert_eq!(peer.read(&mut reply).unwrap(), 12);
+        assert!(!is_woken(&shared));
+    }
+
+    /// No event tells of requests that the helper has received and not executed.
+    #[test]
+    fn helper_wakes_the_thread_for_what_it_leaves() {
+        let (shared, mut peer) = without_thread();
+        // A turn executes 64 requests.
+        let requests = 64 * HELP + 1;
+        peer.write_all(&Request::Flush.encode().0.bytes().repeat(requests)).unwrap();
+        shared.help();
+        assert!(is_woken(&shared));
+        assert_eq!(lock(&shared.state).ready, [FIRST]);
+        let mut replies = vec![0; 12 * requests];
+        assert_eq!(peer.read(&mut replies).unwrap(), 12 * (requests - 1));
+        shared.help();
+        assert!(!is_woken(&shared) && lock(&shared.state).ready.is_empty());
+        assert_eq!(peer.read(&mut replies).unwrap(), 12);
+    }
+
+    #[test]
+    fn helper_leaves_to_another_what_it_serves() {
+        let (shared, mut peer) = without_thread();
+        peer.write_all(Request::Flush.encode().0.bytes()).unwrap();
+        let state = lock(&shared.state);
+        shared.help();
+        drop(state);
+        assert!(peer.read(&mut [0]).is_err());
     }
 }

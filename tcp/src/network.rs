@@ -338,17 +338,25 @@ impl Network for Tcp {
         self.0.on_lane(at.rank, |lane| lane.post(&request, || self.0.alive(at.rank)))
     }
 
-    /// The service thread, and ranks of this host, wake the thread that waits.
+    /// Serves peers until the thread sleeps. The service thread, and ranks of this host, wake it.
     fn wait<R>(
         &self,
         on: &shm::Region,
         wait: Wait<'_>,
-        look: impl FnMut() -> Result<Option<R>, FabricError>,
+        mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
+        let look = || {
+            let found = look()?;
+            if found.is_none() {
+                self.0.endpoint.help();
+            }
+            Ok(found)
+        };
         self.0.node.memory().wait_in_job(on, wait, look, || self.check_peers(wait.awaited))
     }
 
     fn after_empty_poll(&self) {
+        self.0.endpoint.help();
         self.0.node.memory().after_empty_poll();
         if self.0.endpoint.shares_cores() {
             transom_windows::after_empty_poll();

@@ -453,6 +453,9 @@ impl Wire for TcpWire {
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
             self.collect();
+            if self.events.is_empty() {
+                self.endpoint.help();
+            }
         }
         self.events.pop_front()
     }
