@@ -12,6 +12,7 @@ mod output;
 mod prefix;
 mod ranks;
 mod remote;
+mod repeats;
 mod script;
 mod settings;
 mod signals;

@@ -35,8 +35,9 @@ impl World {
     /// These errors apply to all collectives:
     ///
     /// - [`Error::Mismatch`] if ranks make different calls.
-    /// - [`Error::PeerDied`] and [`Error::PeerLeft`] if a rank can no longer call. Every rank gets these errors, or the
-    ///   mismatch, within seconds; all later collectives of this world or team fail with the same error.
+    /// - [`Error::PeerDied`], [`Error::PeerLeft`] and, in a team, [`Error::TeamDropped`] if a rank can no longer call.
+    ///   Every rank gets these errors, or the mismatch, within seconds; all later collectives of this world or team fail
+    ///   with the same error.
     /// - [`Error::Misuse`] if this rank's arguments are invalid.
     /// - [`Error::NoSuchRank`] if the root is not a rank of this world or team.
     /// - [`Error::Unavailable`] if messages are not available.

@@ -311,6 +311,11 @@ impl Group {
     /// Fails the group: reports `error` to all other ranks, and discards the messages that they have sent, so that
     /// their sends complete.
     pub fn fail(&self, core: &mut Core, error: Error) {
+        let error = match error {
+            // A rank that left the job left its teams too.
+            Error::PeerLeft { rank } if self.comm.is_team() => Error::TeamDropped { rank },
+            error => error,
+        };
         if self.broken.set(error).is_err() {
             return;
         }

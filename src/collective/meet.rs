@@ -156,7 +156,7 @@ impl World {
 pub(super) fn fabric_error(error: Error) -> FabricError {
     match error {
         Error::PeerDied { rank } => FabricError::PeerDied { rank },
-        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        Error::PeerLeft { rank } | Error::TeamDropped { rank } => FabricError::PeerLeft { rank },
         Error::Mismatch { .. } | Error::Misuse { .. } => FabricError::Misuse { why: error.to_string() },
         error => FabricError::System { what: "meeting by messages".into(), source: std::io::Error::other(error) },
     }

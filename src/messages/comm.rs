@@ -262,6 +262,11 @@ impl Ranks {
         self.size
     }
 
+    /// Returns true for a team, false for the ranks of the job.
+    pub fn is_team(&self) -> bool {
+        self.team.is_some()
+    }
+
     /// Converts a rank of this world to a rank of the job.
     #[inline]
     pub fn to_job(&self, rank: Rank) -> Result<u32, Error> {

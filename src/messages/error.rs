@@ -62,9 +62,9 @@ pub enum Error {
         /// The rank that died.
         rank: Rank,
     },
-    /// The rank dropped its [`World`](crate::World) of the job or, in a collective, of this team.
+    /// The rank dropped its [`World`](crate::World) of the job.
     #[error(
-        "rank {rank} dropped its `World`, of the job or of this team, before this call: each rank keeps it until its last call has returned"
+        "rank {rank} dropped its `World` of the job before this call: each rank keeps it until its last call has returned"
     )]
     PeerLeft {
         /// The rank that left.
@@ -80,12 +80,14 @@ pub enum Error {
         #[source]
         lost: PeerFailure,
     },
-    /// The receiver dropped its team before it received this message.
+    /// The rank dropped its [`World`](crate::World) of this team before it received this message, or before this
+    /// collective call.
     #[error(
-        "rank {rank} dropped its team before it received this message: keep a team until its messages are received"
+        "rank {rank} dropped its `World` of this team before this call: each rank keeps it until its messages are received and its last \
+         call has returned"
     )]
     TeamDropped {
-        /// The receiver.
+        /// The rank that left the team.
         rank: Rank,
     },
     /// The receiver stores no more unreceived messages of this rank. The message was not sent.
@@ -199,7 +201,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the rank that died, left or was cut off, if the error is of this kind.
+    /// Returns the rank that died, left the job or the team, or was cut off, if the error is of this kind.
     ///
     /// # Examples
     /// ```
@@ -209,7 +211,10 @@ impl Error {
     /// ```
     pub fn lost_rank(&self) -> Option<Rank> {
         match self {
-            Error::PeerDied { rank } | Error::PeerLeft { rank } | Error::PeerLost { rank, .. } => Some(*rank),
+            Error::PeerDied { rank }
+            | Error::PeerLeft { rank }
+            | Error::TeamDropped { rank }
+            | Error::PeerLost { rank, .. } => Some(*rank),
             Error::Window(error) => error.lost_rank(),
             Error::Request { source, .. } => source.lost_rank(),
             _ => None,

@@ -181,7 +181,7 @@ fn tag(members: &[Rank]) -> u32 {
 fn failure(error: Error) -> FabricError {
     match error {
         Error::PeerDied { rank } => FabricError::PeerDied { rank },
-        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        Error::PeerLeft { rank } | Error::TeamDropped { rank } => FabricError::PeerLeft { rank },
         Error::Misuse { why } => FabricError::Misuse { why },
         error => FabricError::System { what: "meeting by messages".into(), source: io::Error::other(error) },
     }

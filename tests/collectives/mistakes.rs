@@ -404,7 +404,7 @@ fn team_dropped_in_a_panic_fails_others_barrier() {
         "team_dropped_in_a_panic_fails_others_barrier",
         panics,
         |team| team.barrier().unwrap_err(),
-        |error| matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }),
+        |error| matches!(error, Error::TeamDropped { .. } | Error::PeerDied { .. }),
     );
 }
 

@@ -102,7 +102,9 @@ fn departure_from_a_team_fails_that_team_alone() {
         match me {
             0 => {
                 let error = team.barrier().unwrap_err();
-                assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
+                assert!(matches!(error, messages::Error::TeamDropped { rank: 1 }), "{error}");
+                assert!(error.to_string().starts_with("rank 1 dropped its `World` of this team before"), "{error}");
+                assert_eq!(error.lost_rank(), Some(1));
             }
             1 => drop(team),
             _ => team.barrier().unwrap(),
@@ -129,7 +131,7 @@ fn departure_from_a_team_fails_every_collective() {
                 } else {
                     // A rank whose call waits for no other gets the error from the next call.
                     let error = team.broadcast_one(1, 5).and_then(|_| team.all_gather(&[1])).unwrap_err();
-                    assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
+                    assert!(matches!(error, messages::Error::TeamDropped { rank: 1 }), "{error}");
                     world.send(1, TOLD, &[]).unwrap();
                 }
             }

@@ -312,6 +312,39 @@ fn tags_partial_lines_and_any_bytes() {
     assert_eq!(lines(ended.stderr.as_bytes()), [b"[0] err\n", b"[1] err\n"]);
 }
 
+/// Every rank is named once, in the line that it wrote first or in the one for the others.
+#[test]
+fn long_line_of_all_ranks_is_written_twice() {
+    let text = "x".repeat(300);
+    let speak = format!("echo near >&2; echo {text} >&2; echo {text}");
+    // A rank that starts late has a line of its own.
+    let joined = (0..20).any(|_| {
+        let ended = run(&["-n", "4", "sh", "-c", &speak]);
+        let long: Vec<&str> = ended.stderr.lines().filter_map(|line| line.strip_suffix(&text)).collect();
+        let mut named: Vec<usize> = long.iter().flat_map(|ranks| named(ranks)).collect();
+        named.sort_unstable();
+        assert_eq!(named, [0, 1, 2, 3], "{}", ended.stderr);
+        assert_eq!(ended.stderr.matches("near").count(), 4, "a short line was joined: {}", ended.stderr);
+        assert_eq!(lines(&ended.stdout).len(), 4, "lines on stdout were joined");
+        long.len() == 2
+    });
+    assert!(joined, "no job of 20 joined the line of three ranks");
+    for args in [&["--output-prefix=none"][..], &["--timestamps"]] {
+        let ended = run(&[&["-n", "4"], args, &["sh", "-c", &speak]].concat());
+        assert_eq!(ended.stderr.matches(&text).count(), 4, "{args:?}: {}", ended.stderr);
+    }
+}
+
+/// The ranks of a prefix such as `[0, 2-3] `.
+fn named(prefix: &str) -> Vec<usize> {
+    let ranks = prefix.strip_prefix('[').and_then(|rest| rest.strip_suffix("] ")).expect("a prefix");
+    let run = |run: &str| {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        first.parse().unwrap()..=last.parse::<usize>().unwrap()
+    };
+    ranks.split(", ").flat_map(run).collect()
+}
+
 #[test]
 fn stderr_lines_are_tagged_by_default() {
     let speak = "echo out; echo err >&2; echo more >&2";

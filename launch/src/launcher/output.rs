@@ -1,6 +1,7 @@
 //! The ranks' output: read from their pipes, split into lines, and written without blocking the launcher.
 
 use super::prefix::OutputPrefix;
+use super::repeats::Repeats;
 use super::stamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use transom_locks::Rank;
 
 /// Limit on the bytes of incomplete lines, of all ranks together. A line longer than its stream's share is forwarded in
@@ -83,6 +85,7 @@ struct Queue {
     bytes: usize,
     /// Bytes of the first entry that are written.
     written: usize,
+    repeats: Repeats,
 }
 
 impl Output {
@@ -205,6 +208,22 @@ impl Output {
         }
     }
 
+    /// Time at which [`keep_time`](Self::keep_time) has to be called.
+    pub fn next_time(&self) -> Option<Instant> {
+        match &self.sink {
+            Sink::Kept(_) => None,
+            Sink::Forwarded(queue) => queue.repeats.next_time(),
+        }
+    }
+
+    /// Queues repeated lines whose time is over.
+    pub fn keep_time(&mut self, now: Instant) {
+        if let Sink::Forwarded(queue) = &mut self.sink {
+            let lines = queue.repeats.over(now);
+            queue.push_joined(lines);
+        }
+    }
+
     /// Stops reading; to be called when no rank is left. Processes that ranks left behind may keep the pipes open.
     pub fn close(&mut self) {
         for rank in 0..self.ranks {
@@ -214,6 +233,10 @@ impl Output {
             source.pipe = None;
             source.complete(&mut self.sink);
             source.close_file();
+        }
+        if let Sink::Forwarded(queue) = &mut self.sink {
+            let lines = queue.repeats.all();
+            queue.push_joined(lines);
         }
     }
 
@@ -275,6 +298,11 @@ impl Source {
         }
     }
 
+    /// Returns whether the same line of several ranks is written once, with the numbers of the ranks.
+    fn joins(&self) -> bool {
+        self.stream == Stream::Stderr && !self.prefix.is_empty() && !self.timestamps
+    }
+
     /// Closes the file. A file system on the network may report only then that it has no room.
     fn close_file(&mut self) {
         if let Some((path, file)) = self.file.take()
@@ -295,6 +323,7 @@ impl Source {
         let lead = stamp + &self.prefix;
         let lines = marked(&self.line, lead.as_bytes(), self.begun);
         match sink {
+            Sink::Forwarded(queue) if self.joins() => queue.push_tagged(self.rank, &lead, &self.line, self.begun),
             Sink::Kept(kept) => {
                 let kept = self.rank.and_then(|rank| kept.get_mut(rank));
                 kept.into_iter().for_each(|kept| lines.iter().for_each(|line| kept.extend_from_slice(line)));
@@ -329,7 +358,13 @@ impl Queue {
         // Output that this process printed itself precedes that of its ranks.
         let _ = stdout.flush();
         let outlets = [stdout.as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?];
-        Ok(Queue { outlets: outlets.map(Some), lines: VecDeque::new(), bytes: 0, written: 0 })
+        Ok(Queue {
+            outlets: outlets.map(Some),
+            lines: VecDeque::new(),
+            bytes: 0,
+            written: 0,
+            repeats: Repeats::default(),
+        })
     }
 
     fn outlet(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
@@ -349,6 +384,27 @@ impl Queue {
                 self.bytes += part.len();
             }
         }
+    }
+
+    /// Queues lines of a rank's stderr behind their prefix, except those that repeat a line of another rank. The first
+    /// line has no prefix if it has `begun` before.
+    fn push_tagged(&mut self, rank: Option<Rank>, lead: &str, lines: &[u8], begun: bool) {
+        let now = Instant::now();
+        for (number, line) in lines.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let begun = begun && number == 0;
+            if let Some(rank) = rank {
+                let earlier = self.repeats.of(rank);
+                self.push_joined(earlier);
+                if !begun && line.ends_with(b"\n") && self.repeats.hold(rank, line, now) {
+                    continue;
+                }
+            }
+            self.push(Stream::Stderr, &[if begun { b"" } else { lead.as_bytes() }, line]);
+        }
+    }
+
+    fn push_joined(&mut self, lines: Vec<Vec<u8>>) {
+        lines.iter().for_each(|line| self.push(Stream::Stderr, &[line]));
     }
 
     /// Drops the written part of the first entry, which may grow for ever while its stream is never fully written.
@@ -426,7 +482,13 @@ mod tests {
     #[test]
     fn written_output_is_freed() {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let mut queue = Queue { outlets: [Some(writer.into()), None], lines: Default::default(), bytes: 0, written: 0 };
+        let mut queue = Queue {
+            outlets: [Some(writer.into()), None],
+            lines: Default::default(),
+            bytes: 0,
+            written: 0,
+            repeats: Default::default(),
+        };
         let (line, mut read) = ([[b'x'; 1023].as_slice(), b"\n"].concat(), vec![0; 64 << 10]);
         (0..1024).for_each(|_| queue.push(Stream::Stdout, &[&line]));
         for _ in 0..500 {

@@ -173,11 +173,12 @@ impl Watch {
             _ => None,
         };
         let give_up = self.give_up_output.filter(|_| !running);
-        [next, give_up, self.deadline, self.ranks.next_time()].into_iter().flatten().min()
+        [next, give_up, self.deadline, self.ranks.next_time(), self.output.next_time()].into_iter().flatten().min()
     }
 
     fn keep_time(&mut self) {
         let now = Instant::now();
+        self.output.keep_time(now);
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
             self.give_up_output = Some(now + TERM_TO_KILL + LAST_OUTPUT);
