@@ -22,6 +22,7 @@ mod polling;
 mod random;
 mod sampling;
 mod startup;
+mod stretches;
 
 use super::cores;
 pub use arguments::Worker;
