@@ -137,7 +137,8 @@ const TUNINGS: &[Tuning] = &[
 ];
 
 fn is_of_messages(comparison: &Comparison) -> bool {
-    comparison.theirs == "messages" || comparison.theirs == "gaps" || comparison.theirs == "two_sided"
+    // Tunings do not matter to figures that are shown for information.
+    comparison.equal && ["messages", "gaps", "two_sided"].contains(&comparison.theirs)
 }
 
 fn is_collective(comparison: &Comparison) -> bool {
