@@ -239,6 +239,7 @@ pub const COMPARISONS: &[Comparison] = &[
     collective("all_to_all", 1 << 20, 1.43),
     latency("pingpong", "messages", 8, 1.67),
     latency("pingpong", "messages", 4 << 10, 1.25),
+    latency("pingpong", "messages", 64 << 10, 1.0),
     untargeted(latency("pingpong", "gaps", 8, 1.0)),
     messages("stream", 8, 2.0),
     messages("stream", 64 << 10, 1.15),
