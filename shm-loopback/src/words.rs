@@ -4,7 +4,7 @@ use crate::event_count;
 use crate::memory::View;
 use crate::progress::Progress;
 use std::cell::Cell;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Release, SeqCst};
 use transom_windows::{FabricError, Wait, Wake};
 
 /// Polls before the clock is read: most waits are over by then. The second number is for ranks that share cores, where
@@ -37,7 +37,8 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u6
 
 #[inline(always)]
 pub(crate) fn notify(at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
-    at.own_word(offset)?.store(value, SeqCst);
+    // The event count has the fence between this store and the look for sleepers.
+    at.own_word(offset)?.store(value, Release);
     notify_waiters(at, wake);
     Ok(())
 }
@@ -55,7 +56,8 @@ fn notify_waiters(at: &View, wake: Wake) {
 }
 
 /// Waits until `look` finds its result in words of the block, which it must load sequentially consistently.
-/// `oversubscribed` and `check` are those of [`Wait::until`]. The rank's messages make progress meanwhile.
+/// `oversubscribed` and `check` are those of [`Wait::until`]. The rank's messages make progress before the first poll and
+/// after each unsuccessful one.
 #[inline(always)]
 pub(crate) fn wait<R>(
     block: &View,
@@ -66,7 +68,14 @@ pub(crate) fn wait<R>(
     check: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
     let busy = Cell::new(false);
+    let mut first = true;
     let mut look = || {
+        // The first poll makes progress in any case: a caller may wait again and again for what is there at once.
+        if !std::mem::take(&mut first)
+            && let Some(found) = look()?
+        {
+            return Ok(Some(found));
+        }
         if let Some(hook) = progress.get() {
             busy.set(hook.progress());
         }
@@ -81,7 +90,10 @@ pub(crate) fn wait<R>(
         if !looks_again(looks, oversubscribed) {
             break;
         }
-        std::hint::spin_loop();
+        // A rank that shares its core yields it instead.
+        if !oversubscribed {
+            std::hint::spin_loop();
+        }
     }
     let event = &block.header().event;
     wait.until(oversubscribed, look, check, |look| match progress.get() {

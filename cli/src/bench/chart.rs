@@ -71,9 +71,10 @@ pub fn by_size(rows: &[Row], simulated: &[Simulation]) -> Result<String> {
 
 /// Draws a line per comparison, from the smallest to the largest ratio, with the median and the target marked.
 pub fn ratios(all: &[Pairs]) -> Result<String> {
+    let all: Vec<_> = all.iter().filter_map(|pairs| Some((pairs, pairs.ratio?))).collect();
     let lines = all.len().max(1);
     draw((1000, 90 + 20 * lines as u32), |root| {
-        let ends = all.iter().flat_map(|pairs| [pairs.ratio.min, pairs.ratio.max]);
+        let ends = all.iter().flat_map(|(_, ratio)| [ratio.min, ratio.max]);
         let (least, most) = range(ends.chain([0.5, 2.0]));
         let mut chart = ChartBuilder::on(root)
             .caption("ours relative to theirs, above 1 is better (line: min to max, ring: target)", ("sans-serif", 16))
@@ -82,9 +83,12 @@ pub fn ratios(all: &[Pairs]) -> Result<String> {
             .y_label_area_size(420)
             .build_cartesian_2d((least..most).log_scale(), 0.0..lines as f64)?;
         chart.configure_mesh().disable_y_mesh().y_labels(0).x_desc("ratio").draw()?;
-        for (at, pairs) in all.iter().rev().enumerate() {
-            let (y, colour) = (at as f64 + 0.5, COLOURS[peer_number(all, &pairs.peer) % COLOURS.len()]);
-            let ratio = pairs.ratio;
+        let mut peers: Vec<&str> = all.iter().map(|(pairs, _)| pairs.peer.as_str()).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for (at, (pairs, ratio)) in all.iter().rev().enumerate() {
+            let peer = peers.iter().position(|known| *known == pairs.peer).unwrap_or(0);
+            let (y, colour) = (at as f64 + 0.5, COLOURS[peer % COLOURS.len()]);
             // A ratio to an operation that took no time, or failed, is infinite or NaN.
             let within = |ratio: f64| ratio.clamp(least, most);
             let line = vec![(within(ratio.min), y), (within(ratio.max), y)];
@@ -109,13 +113,6 @@ fn title(pairs: &Pairs) -> String {
     let Pairs { measurement, their_sync, ranks, mode, peer, .. } = pairs;
     let mode = if *mode == Mode::Alone { String::new() } else { format!(", {mode}") };
     format!("{measurement}{element} {their_sync}{size}, {ranks} ranks{mode}: {peer}")
-}
-
-fn peer_number(all: &[Pairs], peer: &str) -> usize {
-    let mut peers: Vec<&str> = all.iter().map(|pairs| pairs.peer.as_str()).collect();
-    peers.sort_unstable();
-    peers.dedup();
-    peers.iter().position(|&known| known == peer).unwrap_or(0)
 }
 
 fn draw(pixels: (u32, u32), picture: impl FnOnce(&Area) -> Result) -> Result<String> {

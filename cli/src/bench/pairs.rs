@@ -52,13 +52,16 @@ pub struct Pairs {
     pub figure: &'static str,
     pub ours: f64,
     pub theirs: f64,
-    pub ratio: Ratio,
+    /// `None` if the two sides do not do the same, or take less than the clock can tell.
+    pub ratio: Option<Ratio>,
+    /// No peer is faster in this comparison and mode. Only this row has the target.
+    pub best: bool,
     pub pairs: usize,
     pub each: Vec<Each>,
     /// The number of pairs during which the core placement changed.
     pub dropped: usize,
     pub target: Option<f64>,
-    /// `None` if there is no target, or the peer's lock is unfair.
+    /// `None` if there is no target.
     pub reached: Option<bool>,
     pub note: String,
 }
@@ -84,10 +87,23 @@ pub struct Ratio {
     pub max: f64,
 }
 
-/// The largest ratio of most to fewest acquisitions of a fair lock.
-const FAIR: f64 = 1.1;
+/// Steps of the clock below which two times by single readings have no ratio.
+const STEPS: f64 = 5.0;
 /// The largest ratio of two kernels that count as alike.
 const ALIKE: f64 = 1.05;
+
+/// Marks the best peer of each mode among the rows of one comparison, and applies the target to it.
+pub fn mark_best(comparison: &Comparison, rows: &mut [Pairs]) {
+    for mode in Mode::STEADY {
+        let of_mode = rows.iter_mut().filter(|row| row.mode == mode);
+        let rated = of_mode.filter_map(|row| Some((row.ratio?.median, row)));
+        if let Some((median, row)) = rated.min_by(|(one, _), (other, _)| one.total_cmp(other)) {
+            row.best = true;
+            row.target = comparison.ratio;
+            row.reached = comparison.ratio.map(|target| median >= target);
+        }
+    }
+}
 
 /// Summarizes the pairs of a comparison, separately for each mode.
 pub fn by_mode(comparison: &Comparison, peer: &str, pairs: &[Pair], dropped: usize) -> Vec<Pairs> {
@@ -121,11 +137,14 @@ fn of_mode(comparison: &Comparison, peer: &str, mode: Mode, pairs: &[Pair], drop
         let (ours, theirs) = both(also);
         notes.push(format!("{}: ours {}, theirs {}", also.replace('_', " "), number(ours), number(theirs)));
     }
-    let unfair = comparison.fair && both("most/fewest").1 > FAIR;
-    if unfair {
-        notes.push("no target: their lock is unfair".to_owned());
+    let (our_step, their_step) = both("clock_step_ns");
+    let shortest = STEPS * f64::max(our_step, their_step);
+    let known = median(&ours) >= shortest && median(&theirs) >= shortest;
+    if !comparison.equal {
+        notes.push("for information: the two sides do not do the same".to_owned());
+    } else if !known {
+        notes.push(format!("no ratio below {STEPS} steps of the clock, {} ns", number(shortest)));
     }
-    let target = comparison.ratio.filter(|_| !unfair);
     Some(Pairs {
         measurement: comparison.measurement,
         sync: comparison.sync,
@@ -138,12 +157,13 @@ fn of_mode(comparison: &Comparison, peer: &str, mode: Mode, pairs: &[Pair], drop
         figure: comparison.figure,
         ours: median(&ours),
         theirs: median(&theirs),
-        ratio,
+        ratio: Some(ratio).filter(|_| comparison.equal && known),
+        best: false,
         pairs: each.len(),
         each,
         dropped,
-        target,
-        reached: target.map(|target| ratio.median >= target),
+        target: None,
+        reached: None,
         note: notes.join("; "),
     })
 }
@@ -201,6 +221,40 @@ mod tests {
             ours_first: true,
         };
         unlike(comparison, &speeds.iter().map(pair).collect::<Vec<_>>())
+    }
+
+    /// Pairs with one peer that takes `theirs` where ours takes `ours`.
+    fn row(comparison: &Comparison, peer: &str, ours: f64, theirs: f64) -> Pairs {
+        let side =
+            |ns| Side::of(vec![(comparison.figure.into(), ns), ("clock_step_ns".into(), 10.0)], &Report::default());
+        let pair = Pair { mode: Mode::Alone, ours: side(ours), theirs: side(theirs), ours_first: true };
+        by_mode(comparison, peer, &[pair], 0).remove(0)
+    }
+
+    fn comparison(is: impl Fn(&Comparison) -> bool) -> &'static Comparison {
+        COMPARISONS.iter().find(|comparison| is(comparison)).expect("there is such a comparison")
+    }
+
+    #[test]
+    fn target_applies_to_the_best_peer_alone() {
+        let put = comparison(|of| of.measurement == "put" && of.ratio == Some(5.0));
+        let mut rows = [row(put, "a", 60.0, 600.0), row(put, "b", 60.0, 240.0), row(put, "c", 60.0, 300.0)];
+        mark_best(put, &mut rows);
+        let marks = rows.map(|row| (row.best, row.target, row.reached));
+        assert_eq!(marks, [(false, None, None), (true, Some(5.0), Some(false)), (false, None, None)]);
+    }
+
+    #[test]
+    fn unequal_or_too_short_times_have_no_ratio() {
+        let (overhead, buffers) = (comparison(|of| of.measurement == "overhead"), comparison(|of| !of.equal));
+        assert!(row(overhead, "a", 50.0, 60.0).ratio.is_some());
+        for (ours, theirs) in [(49.0, 60.0), (60.0, 49.0)] {
+            let short = row(overhead, "a", ours, theirs);
+            assert!(short.ratio.is_none() && short.note.contains("below 5 steps of the clock"), "{}", short.note);
+        }
+        let mut unequal = [row(buffers, "a", 100.0, 50.0)];
+        mark_best(buffers, &mut unequal);
+        assert!(unequal[0].ratio.is_none() && !unequal[0].best && unequal[0].note.contains("for information"));
     }
 
     #[test]

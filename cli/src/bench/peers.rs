@@ -3,6 +3,7 @@
 
 use super::interrupt;
 use super::protocol::Task;
+use super::targets::Comparison;
 use rustix::process::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -65,17 +66,102 @@ impl Family {
     }
 }
 
+/// Settings of a library by which a good site makes some operations faster than they are by default.
+struct Tuning {
+    name: &'static str,
+    family: Family,
+    /// The first digits of its version.
+    majors: &'static [&'static str],
+    /// The component of Open MPI that it needs, as framework and name.
+    component: Option<(&'static str, &'static str)>,
+    /// Arguments of mpirun.
+    options: &'static [&'static str],
+    /// The comparisons in which it may be faster than the default. Others leave it out.
+    covers: fn(&Comparison) -> bool,
+}
+
+const TUNINGS: &[Tuning] = &[
+    Tuning {
+        name: "osc sm",
+        family: Family::OpenMpi,
+        majors: &["4"],
+        component: Some(("osc", "sm")),
+        options: &["--mca", "osc", "sm,pt2pt"],
+        covers: |comparison| !is_of_messages(comparison) && !is_collective(comparison) && !is_fenced(comparison),
+    },
+    Tuning {
+        name: "eager 16 KiB",
+        family: Family::OpenMpi,
+        majors: &["4"],
+        component: Some(("btl", "vader")),
+        options: &["--mca", "btl_vader_eager_limit", "16384"],
+        covers: is_of_messages,
+    },
+    Tuning {
+        name: "eager 16 KiB",
+        family: Family::OpenMpi,
+        majors: &["5"],
+        component: Some(("btl", "sm")),
+        options: &["--mca", "btl_sm_eager_limit", "16384"],
+        covers: is_of_messages,
+    },
+    Tuning {
+        name: "pml ucx",
+        family: Family::OpenMpi,
+        majors: &["4", "5"],
+        component: Some(("pml", "ucx")),
+        options: &[
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "pml_ucx_tls",
+            "any",
+            "--mca",
+            "pml_ucx_devices",
+            "any",
+            "-x",
+            "UCX_TLS=self,posix,cma",
+        ],
+        covers: |comparison| is_of_messages(comparison) || is_collective(comparison),
+    },
+    // The fence of osc sm is a barrier.
+    Tuning {
+        name: "osc sm, coll sm",
+        family: Family::OpenMpi,
+        majors: &["4"],
+        component: Some(("coll", "sm")),
+        options: &["--mca", "osc", "sm,pt2pt", "--mca", "coll_sm_priority", "100"],
+        covers: |comparison| is_fenced(comparison) || comparison.measurement == "barrier",
+    },
+];
+
+fn is_of_messages(comparison: &Comparison) -> bool {
+    // Tunings do not matter to figures that are shown for information.
+    comparison.equal && ["messages", "gaps", "two_sided"].contains(&comparison.theirs)
+}
+
+fn is_collective(comparison: &Comparison) -> bool {
+    comparison.theirs == "collective" || comparison.theirs == "barrier"
+}
+
+fn is_fenced(comparison: &Comparison) -> bool {
+    comparison.theirs == "fence"
+}
+
 /// An MPI library on this machine, and how its jobs are started.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Name and version, such as `Open MPI 4.1.4`.
+    /// Name and version, such as `Open MPI 4.1.4`, and its tuning.
     pub name: String,
     family: Family,
     version: String,
     mpirun: PathBuf,
     mpicc: PathBuf,
-    /// Arguments of its mpirun that select one of its implementations.
+    /// Arguments of its mpirun.
     options: &'static [&'static str],
+    /// True for the comparisons that it takes part in.
+    pub covers: fn(&Comparison) -> bool,
     reference: PathBuf,
 }
 
@@ -108,16 +194,8 @@ pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     let mut seen = HashSet::new();
     let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     peers.retain(|peer| seen.insert((place(&peer.mpirun), peer.family)));
-    // Open MPI 4 has a second implementation of one-sided calls by shared memory, besides its default.
-    let second = peers.iter().filter(|peer| peer.family == Family::OpenMpi && peer.version.starts_with("4."));
-    let second: Vec<_> = second
-        .map(|peer| Peer {
-            name: format!("{} osc sm", peer.name),
-            options: &["--mca", "osc", "sm,pt2pt"],
-            ..peer.clone()
-        })
-        .collect();
-    peers.extend(second);
+    let tuned: Vec<_> = peers.iter().flat_map(tuned).collect();
+    peers.extend(tuned);
     let mut names = HashSet::new();
     for peer in &mut peers {
         // Equal versions are distinguished by their paths.
@@ -126,6 +204,27 @@ pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
         }
     }
     Ok(peers)
+}
+
+/// A library with each tuning that it has the component for.
+fn tuned(peer: &Peer) -> impl Iterator<Item = Peer> {
+    let major = peer.version.split('.').next().unwrap_or_default();
+    let of = move |tuning: &&Tuning| tuning.family == peer.family && tuning.majors.contains(&major);
+    let has = |tuning: &&Tuning| tuning.component.is_none_or(|component| has_component(peer, component));
+    TUNINGS.iter().filter(of).filter(has).map(|tuning| Peer {
+        name: format!("{} {}", peer.name, tuning.name),
+        options: tuning.options,
+        covers: tuning.covers,
+        ..peer.clone()
+    })
+}
+
+/// True if `ompi_info`, which lies beside Open MPI's mpirun, lists the component.
+fn has_component(peer: &Peer, (framework, name): (&str, &str)) -> bool {
+    let info = ["ompi_info", "ompi_info.openmpi"].map(|name| peer.mpirun.with_file_name(name));
+    let output = info.iter().find_map(|info| Command::new(info).arg("--parsable").output().ok());
+    let line = format!("mca:{framework}:{name}:");
+    output.is_some_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|found| found.starts_with(&line)))
 }
 
 /// The known libraries that were not found, with installation advice.
@@ -147,7 +246,7 @@ fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (family, version) = recognise(&text)?;
     let name = format!("{} {version}", family.name());
-    Some(Peer { name, family, version, mpirun, mpicc, options: &[], reference: PathBuf::new() })
+    Some(Peer { name, family, version, mpirun, mpicc, options: &[], covers: |_| true, reference: PathBuf::new() })
 }
 
 /// Parses the output of `mpirun --version`.
@@ -196,8 +295,8 @@ impl Peer {
         format!("{}{options}", self.mpirun.display())
     }
 
-    /// True if an implementation was selected that needs shared memory.
-    pub fn is_of_shared_memory(&self) -> bool {
+    /// True if it has a tuning. All of them are for ranks of one machine.
+    pub fn is_tuned(&self) -> bool {
         !self.options.is_empty()
     }
 
@@ -252,6 +351,26 @@ mod tests {
         );
         assert_eq!(mpich, Some((Family::Mpich, "4.0.2".into())));
         assert_eq!(recognise("mpirun of something else 1.0"), None);
+    }
+
+    /// The tunings that measure a comparison beside the default.
+    fn tunings(measurement: &'static str, sync: &'static str) -> Vec<&'static str> {
+        let all = super::super::targets::COMPARISONS.iter();
+        let comparison = all.clone().find(|of| (of.measurement, of.theirs) == (measurement, sync)).expect(measurement);
+        let covers = |tuning: &&Tuning| tuning.majors.contains(&"4") && (tuning.covers)(comparison);
+        TUNINGS.iter().filter(covers).map(|tuning| tuning.name).collect()
+    }
+
+    #[test]
+    fn each_comparison_has_the_tunings_that_matter() {
+        assert_eq!(tunings("put", "flush"), ["osc sm"]);
+        assert_eq!(tunings("contended", "lock_exclusive"), ["osc sm"]);
+        assert_eq!(tunings("put", "fence"), ["osc sm, coll sm"]);
+        assert_eq!(tunings("barrier", "barrier"), ["pml ucx", "osc sm, coll sm"]);
+        assert_eq!(tunings("all_reduce", "collective"), ["pml ucx"]);
+        assert_eq!(tunings("pingpong", "messages"), ["eager 16 KiB", "pml ucx"]);
+        assert_eq!(tunings("pipeline", "two_sided"), ["eager 16 KiB", "pml ucx"]);
+        assert_eq!(tunings("pipeline", "shared"), ["osc sm"]);
     }
 
     #[test]

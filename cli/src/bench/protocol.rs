@@ -26,9 +26,10 @@
 //! | | `flush` `flush_local` | the call and the flush, all in one lock_all epoch |
 //! | | `fence` | the call, then a fence; ranks 0 and 1 alternate, as in OSU |
 //! | | `pscw` | start, the call, complete by one rank, post and wait by the other; alternating, as in OSU |
+//! | `put` `put_bw` `fetch_and_op` `pipeline` | `shared` | the same by loads, stores and atomics of the processor in MPI_Win_allocate_shared, with MPI_Win_sync in place of a flush; the peer's only |
 //! | `put_bw` `get_bw` | `flush` | one of 64 calls that are followed by a flush |
 //! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of an uncontended lock |
-//! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest time from one unlock of a rank to its next). No samples |
+//! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest time from one unlock of a rank to its next). A sample for each fair stretch: nanoseconds per acquisition of 500 successive ones of which each rank had 0.7 to 1.4 times its share, among the first 8,192,000 |
 //! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause; rank 1 requests the lock exclusively once per ms: lock, get, flush, put, unlock. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the request until the flush has returned: MPI_Win_lock may return before the lock is granted). At least 3 ranks. No samples |
 //! | `barrier` | `barrier` | a barrier of all ranks |
 //! | `broadcast` `reduce` (both with root 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place except for the last two, whose blocks have N bytes |
@@ -39,7 +40,7 @@
 //! | `bidirectional` | `messages` | a message in each direction, by sendrecv |
 //! | `message_rate` | `messages` | one of 64 messages in flight (above 64 KiB as many as make 4 MiB) from each rank of the lower half to its partner in the upper half, followed by a reply; the time of one pair, divided by the number of pairs |
 //! | `polling_set` | `messages` | one of 64 messages from each rank but 0, which receives from any source and then replies to each; the time of all, divided by their number; ours only |
-//! | `overhead` | `messages` | rank 0 sends N bytes, makes no call for twice a round trip, and receives the reply: `send`, `recv` (ns in these calls, without the clock's; medians), `one_way` (ns, half of a round trip) |
+//! | `overhead` | `messages` | rank 0 sends N bytes, makes no call for twice a round trip, and receives the reply: `send`, `recv` (ns in these calls, without the clock's; medians of the means of 50), `one_way` (ns, half of a round trip), `clock_step` (ns, the least step of the clock) |
 //! | `overlap_messages` | `messages` | see below |
 //! | `overlap_collectives` | `collective` | as `overlap_messages`, with an all_reduce of all ranks by a request, the maximum of doubles in place |
 //! | `registration` | `messages` | half of a round trip between buffers that were written but not yet used by a message, and again between the same: `first`, `again` (ns, medians); ours only |
@@ -47,10 +48,10 @@
 //! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 back to back), `writes` (that rank 0 posts for a message one way, including its notices to the peer); ours only |
 //! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on page-aligned blocks: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (an upper bound) |
 //! | `lu` | `lock` | one factorization; `seconds`, `kernel`; for information `peak`. Remote blocks by shared lock, get, unlock |
-//! | | `flush` | as by `lock`, with gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |
+//! | | `flush` | as by `lock`, with gets in one lock_all epoch, each complete before its block is used |
 //! | | `shared` | as by `flush`, with remote blocks read in place, in memory that the ranks share |
 //! | | `two_sided` | as by `lock`, where an owner grants locks only between its block operations; ours only |
-//! | `lu_outside` | as `lu` | as `lu`, with a clock around everything but block operations: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
+//! | `lu_outside` | as `lu` | as `lu`, with a clock around everything but block operations: `seconds`, `outside_kernel` and, of that, `waiting` for other ranks (seconds, mean of the ranks) |
 //! | `overlap` | `lock` | see below |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (the rate without waiting). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | as by `one_sided`, with send and recv |

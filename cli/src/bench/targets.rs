@@ -2,6 +2,7 @@
 
 use super::catalog;
 use super::cores;
+use super::figures::FAIR_STRETCH;
 use super::protocol::Task;
 use super::rows::Row;
 
@@ -23,9 +24,8 @@ pub struct Comparison {
     pub more_is_better: bool,
     /// The target: the factor by which ours must be better than the peer's.
     pub ratio: Option<f64>,
-    /// The target applies only to peers with a fair lock (most/fewest acquisitions at most 1.1), because an unfair lock
-    /// is easily fast.
-    pub fair: bool,
+    /// False if the two sides do not do the same: the figures are shown, but not their ratio.
+    pub equal: bool,
     /// The two figures must be alike. Otherwise comparisons that build on them are skipped.
     pub alike: bool,
     /// Further figures to show.
@@ -95,7 +95,7 @@ const fn latency(measurement: &'static str, sync: &'static str, bytes: usize, ra
         figure: "ns",
         more_is_better: false,
         ratio: Some(ratio),
-        fair: false,
+        equal: true,
         alike: false,
         also: &[],
         own: &[],
@@ -116,9 +116,14 @@ const fn messages(measurement: &'static str, bytes: usize, ratio: f64) -> Compar
     Comparison { figure, more_is_better: true, ..latency(measurement, "messages", bytes, ratio) }
 }
 
-/// Ours from and to memory of `World::buffer`.
+/// Ours from and to memory of `World::buffer`, which MPI's messages do not have.
 const fn buffers(measurement: &'static str, bytes: usize) -> Comparison {
-    Comparison { sync: "buffers", theirs: "messages", ..messages(measurement, bytes, 2.0) }
+    Comparison { sync: "buffers", theirs: "messages", equal: false, ..untargeted(messages(measurement, bytes, 1.0)) }
+}
+
+/// Ours beside loads and stores of the processor in MPI_Win_allocate_shared, which work only within a host.
+const fn by_stores(of: Comparison) -> Comparison {
+    Comparison { theirs: "shared", ..untargeted(of) }
 }
 
 /// Compares the time within a send, and shows that within its receive.
@@ -164,12 +169,10 @@ const SHORT_ALL_REDUCE: Comparison = Comparison {
 const fn contended(ranks: usize) -> Comparison {
     let own: &[Own] = if ranks > 2 { &[Own { figure: "most/fewest", bound: Bound::AtMost(1.02) }] } else { &[] };
     Comparison {
-        more_is_better: true,
         ratio: Some(1.0),
-        fair: ranks > 2,
-        also: &["most/fewest"],
+        also: &["million/s", "jain", "most/fewest"],
         own,
-        ..figure("contended", "lock_exclusive", ranks, "million/s")
+        ..figure("contended", "lock_exclusive", ranks, FAIR_STRETCH)
     }
 }
 
@@ -177,24 +180,22 @@ const fn lu(sync: &'static str, ratio: Option<f64>) -> Comparison {
     Comparison { ratio, also: &[KERNEL], ..figure("lu", sync, 2, "factor_ms") }
 }
 
-const fn lu_outside(sync: &'static str, theirs: &'static str) -> Comparison {
-    Comparison {
-        theirs,
-        ratio: Some(2.0),
-        also: &["waiting_ms", KERNEL],
-        ..figure("lu_outside", sync, 2, "outside_kernel_ms")
-    }
+const fn lu_outside(sync: &'static str, ratio: Option<f64>) -> Comparison {
+    Comparison { ratio, also: &["waiting_ms", KERNEL], ..figure("lu_outside", sync, 2, "outside_kernel_ms") }
 }
 
-const fn pipeline(sync: &'static str, theirs: &'static str, ratio: f64) -> Comparison {
-    Comparison { theirs, more_is_better: true, ratio: Some(ratio), ..figure("pipeline", sync, 2, "MFLOP/s") }
+const fn pipeline(sync: &'static str, ratio: f64) -> Comparison {
+    Comparison { more_is_better: true, ratio: Some(ratio), ..figure("pipeline", sync, 2, "MFLOP/s") }
 }
 
 pub const COMPARISONS: &[Comparison] = &[
     latency("put", "flush", 8, 5.0),
+    by_stores(latency("put", "flush", 8, 1.0)),
     latency("fetch_and_op", "flush", 8, 5.0),
+    by_stores(latency("fetch_and_op", "flush", 8, 1.0)),
     latency("compare_and_swap", "flush", 8, 5.0),
     Comparison { figure: "million/s", ratio: Some(3.0), ..bandwidth("put_bw", 8) },
+    by_stores(Comparison { figure: "million/s", ..bandwidth("put_bw", 8) }),
     latency("lock", "lock", 8, 3.0),
     latency("lock", "lock_exclusive", 8, 3.0),
     latency("put", "lock_all", 8, 2.0),
@@ -209,6 +210,7 @@ pub const COMPARISONS: &[Comparison] = &[
     bandwidth("put_bw", 64 << 10),
     bandwidth("put_bw", 1 << 20),
     bandwidth("put_bw", 4 << 20),
+    by_stores(bandwidth("put_bw", 64 << 10)),
     bandwidth("get_bw", 4 << 10),
     bandwidth("get_bw", 64 << 10),
     bandwidth("get_bw", 1 << 20),
@@ -245,6 +247,7 @@ pub const COMPARISONS: &[Comparison] = &[
     collective("all_to_all", 1 << 20, 1.43),
     latency("pingpong", "messages", 8, 1.67),
     latency("pingpong", "messages", 4 << 10, 1.25),
+    latency("pingpong", "messages", 64 << 10, 1.0),
     untargeted(latency("pingpong", "gaps", 8, 1.0)),
     messages("stream", 8, 2.0),
     messages("stream", 64 << 10, 1.15),
@@ -268,13 +271,12 @@ pub const COMPARISONS: &[Comparison] = &[
     Comparison { own: &[Own { figure: "process_ms", bound: Bound::AtMost(81.0) }], ..lu("lock", Some(1.1)) },
     lu("flush", None),
     lu("shared", Some(1.1)),
-    lu_outside("lock", "lock"),
-    lu_outside("shared", "lock"),
-    Comparison { ratio: None, ..lu_outside("flush", "flush") },
-    Comparison { ratio: None, ..lu_outside("shared", "shared") },
-    pipeline("one_sided", "one_sided", 2.0),
-    pipeline("one_sided", "two_sided", 1.0),
-    pipeline("two_sided", "two_sided", 1.0),
+    lu_outside("lock", Some(2.0)),
+    lu_outside("flush", None),
+    lu_outside("shared", None),
+    pipeline("one_sided", 2.0),
+    by_stores(pipeline("one_sided", 1.0)),
+    pipeline("two_sided", 1.0),
     Comparison { ratio: Some(5.0), also: &["memory_mib"], ..figure("startup", "none", 2, "process_ms") },
 ];
 

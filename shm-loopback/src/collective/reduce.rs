@@ -1,6 +1,6 @@
 //! Calls that fold the elements of all ranks, always in the order of ranks.
 
-use super::block::HALF_CARRIES;
+use super::block::{HALF_CARRIES, LINES_CARRY};
 use super::board::ShmCollective;
 use super::broken::Failure;
 use super::fold::Fold;
@@ -133,7 +133,7 @@ impl ShmCollective {
         self.lines.begin("scan", call, Says::Some(data.len()))?;
         self.must_be_elements(data, element)?;
         let first = self.lines.me + usize::from(!exclusive);
-        self.reduce_whole(first, data, element, fold)
+        self.reduce_whole(first, self.lines.me + 1 < self.ranks(), data, element, fold)
     }
 
     /// Folds block `r` of every rank's `given` into `into` of rank `r`. `given` has one block of `into.len()` bytes per
@@ -236,7 +236,7 @@ impl ShmCollective {
         self.must_be_elements(data, element)?;
         if data.len() <= self.whole || element > self.lines.block.cell_bytes() / self.ranks() {
             let all = if root.is_none_or(|root| root == self.lines.me) { self.ranks() } else { 0 };
-            return self.reduce_whole(all, data, element, fold);
+            return self.reduce_whole(all, root != Some(self.lines.me), data, element, fold);
         }
         let kind = if root.is_some() { Kind::Reduce } else { Kind::AllReduce };
         self.on_either_path(kind, data.len() / self.ranks(), |board, reach| match reach {
@@ -245,18 +245,29 @@ impl ShmCollective {
         })
     }
 
-    /// Has every rank post all elements. `data` becomes the fold of the first `first` ranks' elements, or is unchanged
-    /// if `first` is 0.
+    /// Has every rank post all elements that another rank takes. `data` becomes the fold of the first `first` ranks'
+    /// elements, or is unchanged if `first` is 0. `taken` is whether another rank takes this rank's elements.
     #[inline]
-    fn reduce_whole(&mut self, first: usize, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
+    fn reduce_whole(
+        &mut self,
+        first: usize,
+        taken: bool,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        // Short elements are posted in any case, as that costs less than the choice.
+        if data.len() <= LINES_CARRY {
+            return self.reduce_piece(first, true, first == self.ranks(), data, fold);
+        }
         if data.len() <= WHOLE {
-            return self.reduce_piece(first, first == self.ranks(), data, fold);
+            return self.reduce_piece(first, taken, first == self.ranks(), data, fold);
         }
         let most = (WHOLE / element * element).max(element);
         let mut met = first == self.ranks();
         for part in data.chunks_mut(most) {
             if part.len() <= self.lines.block.cell_bytes() {
-                self.reduce_piece(first, std::mem::replace(&mut met, true), part, &mut *fold)?;
+                self.reduce_piece(first, taken, std::mem::replace(&mut met, true), part, &mut *fold)?;
             } else {
                 self.collect(first, &mut met, part)?;
                 self.fold_collected(first, part, &mut *fold);
@@ -268,8 +279,16 @@ impl ShmCollective {
     /// Does the same for data that fits into a cell, folding each rank's elements as they arrive. If `met`, this rank
     /// need not wait for the other ranks' rounds.
     #[inline(always)]
-    fn reduce_piece(&mut self, first: usize, met: bool, part: &mut [u8], fold: Fold<'_>) -> Result<(), Failure> {
-        let (len, round) = (part.len(), self.lines.post(part)?);
+    fn reduce_piece(
+        &mut self,
+        first: usize,
+        taken: bool,
+        met: bool,
+        part: &mut [u8],
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let len = part.len();
+        let round = if taken { self.lines.post(part) } else { self.lines.post_parts(len, []) }?;
         if !met {
             self.meet(round)?;
         }

@@ -5,6 +5,7 @@ mod failures;
 
 use super::path_tuner::PathTuner;
 use super::reduce;
+use super::shared_lines::SharedLines;
 use super::{Failure, ShmCollective};
 use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
@@ -342,6 +343,27 @@ fn block_size_matches_documented_formula() {
         let bytes = super::block::Block::of(ranks).bytes();
         assert!(bytes <= lines + 4096 + cells && bytes >= cells, "{bytes} bytes of {ranks} ranks");
     }
+}
+
+/// In a scan the last rank's elements, in a reduction the root's: a copy into a cell would be in vain.
+#[test]
+fn elements_that_no_rank_takes_are_not_posted() {
+    const LEN: usize = 4096;
+    let results = on_threads(2, |team| {
+        let mut board = open(&team, false);
+        board.whole = reduce::WHOLE;
+        let me = board.lines.me;
+        let posted = |board: &ShmCollective| {
+            let mut cell = vec![0; LEN];
+            board.lines.shared.read(board.lines.block.cell(me, board.lines.round, LEN), &mut cell);
+            cell == given(1, me, LEN)
+        };
+        board.scan(1, false, &mut given(1, me, LEN), 1, &mut mix).unwrap();
+        let by_scan = posted(&board);
+        board.reduce(2, 0, &mut given(1, me, LEN), 1, &mut mix).unwrap();
+        [by_scan, posted(&board)]
+    });
+    assert_eq!(all_well(results), [[true, false], [false, true]]);
 }
 
 /// The owner's process counts, whatever its rank in a team.

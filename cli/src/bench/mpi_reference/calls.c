@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEWEST = 100, ROUND_TRIPS = 10000, EXCHANGES = 100000 };
+enum { BATCH = 50, READINGS = 2000, FEWEST = 2 * BATCH, ROUND_TRIPS = 10000, EXCHANGES = 100000 };
 
 struct calls {
     const struct task *task;
@@ -50,13 +50,31 @@ static double exchange(struct calls *c, double gap, double *sending, double *rec
     return *sending + *receiving;
 }
 
-static double of_clock(void) {
-    double times[1001];
-    for (int at = 0; at < 1001; at++) {
+/* The median of the means of batches. A single time is a whole number of the clock's steps, a mean is not. */
+static double median_of_means(double *times, long count) {
+    long batches = count / BATCH;
+    for (long batch = 0; batch < batches; batch++) {
+        double sum = 0;
+        for (long at = 0; at < BATCH; at++) {
+            sum += times[batch * BATCH + at];
+        }
+        times[batch] = sum / BATCH;
+    }
+    return median(times, batches);
+}
+
+/* The times of two successive readings of the clock, and the least step between two that differ. */
+static double of_clock(double *step) {
+    double times[READINGS];
+    *step = 0;
+    for (int at = 0; at < READINGS; at++) {
         double begun = now_ns();
         times[at] = now_ns() - begun;
+        if (times[at] > 0 && (*step == 0 || times[at] < *step)) {
+            *step = times[at];
+        }
     }
-    return median(times, 1001);
+    return median_of_means(times, READINGS);
 }
 
 static double without(double time, double clock) {
@@ -79,9 +97,10 @@ static void measure_as_first(struct calls *c) {
     }
     c->source[0] = 0;
     exchange(c, 0, &send, &receive);
-    double clock = of_clock();
-    report_value("send", without(median(sends, done), clock));
-    report_value("recv", without(median(receives, done), clock));
+    double step, clock = of_clock(&step);
+    report_value("send", without(median_of_means(sends, done), clock));
+    report_value("recv", without(median_of_means(receives, done), clock));
+    report_value("clock_step", step);
     report_value("one_way", trip / 2);
     free(trips);
     free(sends);

@@ -2,6 +2,7 @@
 #include "reference.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 /* The contents of rank 0's window. */
 struct guarded {
@@ -37,6 +38,40 @@ static double largest_of_all(double mine) {
     return largest;
 }
 
+/* Stretches of successive acquisitions, as in the worker: each is timed if every rank had its share of it. */
+enum { LENGTH = 500, MOST = 1 << 14 };
+
+struct stretches {
+    double *mine;  /* this rank's acquisitions in each */
+    double *begun; /* the time of each one's first acquisition; 0 if another rank made it */
+};
+
+static void record(const struct stretches *stretches, int64_t before, double now) {
+    if (before / LENGTH < MOST) {
+        stretches->mine[before / LENGTH]++;
+        if (before % LENGTH == 0) {
+            stretches->begun[before / LENGTH] = now;
+        }
+    }
+}
+
+static void report_stretches(const struct task *task, const struct stretches *stretches) {
+    double *least = allocate(MOST, sizeof *least), *most = allocate(MOST, sizeof *most);
+    double *begun = allocate(MOST, sizeof *begun), share = (double)LENGTH / (double)task->ranks;
+    MPI_Allreduce(stretches->mine, least, MOST, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+    MPI_Allreduce(stretches->mine, most, MOST, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Allreduce(stretches->begun, begun, MOST, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    for (int at = 1; at < MOST; at++) {
+        bool timed = begun[at - 1] > 0 && begun[at] > begun[at - 1];
+        if (timed && least[at - 1] >= 0.7 * share && most[at - 1] <= 1.4 * share) {
+            report_sample((begun[at] - begun[at - 1]) / LENGTH);
+        }
+    }
+    free(least);
+    free(most);
+    free(begun);
+}
+
 struct acquired {
     int64_t counted, not_counted;
     double longest, took;
@@ -44,7 +79,7 @@ struct acquired {
 
 /* Acquires the lock as often as it can, and reads the clock once per turn, outside the lock. Acquisitions count once all
    ranks compete, and until the first rank's time is over. */
-static struct acquired compete(const struct task *task, MPI_Win win) {
+static struct acquired compete(const struct task *task, MPI_Win win, const struct stretches *stretches) {
     struct acquired acquired = {0};
     struct guarded seen;
     bool came = false, over = false;
@@ -62,6 +97,7 @@ static struct acquired compete(const struct task *task, MPI_Win win) {
         MPI_Win_unlock(0, win);
         came = true;
         double now = now_ns();
+        record(stretches, seen.counter - 1, now);
         if (over || !all) {
             acquired.not_counted++;
             begun = over ? begun : now;
@@ -78,7 +114,9 @@ static struct acquired compete(const struct task *task, MPI_Win win) {
 void measure_contended(const struct task *task) {
     MPI_Win win;
     window_open(sizeof(struct guarded), &win);
-    struct acquired mine = compete(task, win);
+    struct stretches stretches = {allocate(MOST, sizeof(double)), allocate(MOST, sizeof(double))};
+    MPI_Barrier(MPI_COMM_WORLD);
+    struct acquired mine = compete(task, win, &stretches);
     int64_t acquired = mine.counted + mine.not_counted;
     MPI_Barrier(MPI_COMM_WORLD);
     report_value("seconds", largest_of_all(mine.took) / 1e9);
@@ -90,6 +128,9 @@ void measure_contended(const struct task *task) {
     if (counter != all) {
         report_bad("the counter is %ld after %ld acquisitions", (long)counter, (long)all);
     }
+    report_stretches(task, &stretches);
+    free(stretches.mine);
+    free(stretches.begun);
     MPI_Win_free(&win);
 }
 

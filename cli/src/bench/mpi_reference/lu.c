@@ -1,10 +1,12 @@
-/* Blocked dense LU factorization without pivoting, as in examples/lu. Each rank holds its blocks in a window, works on
-   them in place, and gets the blocks of others. */
+/* Blocked dense LU factorization without pivoting, by the steps of the worker. Each rank holds its blocks in a window,
+   works on them in place, and gets the blocks of others. There are no barriers: each rank announces its progress, and
+   waits only for blocks that it needs. */
 #include "block.h"
 #include "reference.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct lu {
@@ -18,6 +20,12 @@ struct lu {
     MPI_Win win;
     double *mine;
     const double **parts; /* the parts of all ranks, if they can be read in place */
+    MPI_Win flags;
+    _Atomic int64_t *stages; /* of each rank, as it announced it here */
+    _Atomic int64_t **stages_at; /* the same of all ranks, if memory is shared */
+    double *left, *diagonal, *rooms; /* copies: of a block left of this rank's; of a diagonal block; of a pivot row */
+    const double *left_block, **upper; /* the previous step's pivot column in a row, and its pivot row in this rank's columns */
+    long inverted; /* the step whose diagonal block `inverses` belongs to, or -1 */
 };
 
 /* ---- The owners of blocks, and the elements. ---- */
@@ -36,21 +44,41 @@ static struct lu lu_open(const struct task *task) {
     lu.rank_columns = task->ranks / lu.rank_rows;
     lu.my_row = task->rank / lu.rank_columns;
     lu.my_column = task->rank % lu.rank_columns;
+    lu.inverted = -1;
     long rows = (lu.blocks + lu.rank_rows - 1) / lu.rank_rows;
     long columns = (lu.blocks + lu.rank_columns - 1) / lu.rank_columns;
-    long bytes = rows * columns * lu.size * lu.size * (long)sizeof(double);
+    long block = lu.size * lu.size * (long)sizeof(double), stages = task->ranks * (long)sizeof(int64_t);
+    lu.left = allocate(1, block);
+    lu.diagonal = allocate(1, block);
+    lu.rooms = allocate(columns, block);
+    lu.upper = allocate(columns, sizeof *lu.upper);
     if (task->sync != SHARED) {
-        lu.mine = window_open(bytes, &lu.win);
-        return lu;
+        lu.mine = window_open(rows * columns * block, &lu.win);
+        lu.stages = window_open(stages, &lu.flags);
+    } else {
+        lu.mine = window_open_shared(rows * columns * block, &lu.win);
+        lu.stages = window_open_shared(stages, &lu.flags);
+        lu.parts = allocate(task->ranks, sizeof *lu.parts);
+        lu.stages_at = allocate(task->ranks, sizeof *lu.stages_at);
+        for (int rank = 0; rank < task->ranks; rank++) {
+            lu.parts[rank] = window_of(lu.win, rank);
+            lu.stages_at[rank] = window_of(lu.flags, rank);
+        }
     }
-    lu.mine = window_open_shared(bytes, &lu.win);
-    lu.parts = allocate(task->ranks, sizeof *lu.parts);
-    for (int rank = 0; rank < task->ranks; rank++) {
-        MPI_Aint size;
-        int unit;
-        MPI_Win_shared_query(lu.win, rank, &size, &unit, &lu.parts[rank]);
-    }
+    MPI_Win_lock_all(0, lu.flags);
     return lu;
+}
+
+static void lu_close(struct lu *lu) {
+    MPI_Win_unlock_all(lu->flags);
+    MPI_Win_free(&lu->flags);
+    MPI_Win_free(&lu->win);
+    free(lu->left);
+    free(lu->diagonal);
+    free(lu->rooms);
+    free(lu->upper);
+    free(lu->parts);
+    free(lu->stages_at);
 }
 
 static int owner(const struct lu *lu, long row, long column) {
@@ -146,15 +174,55 @@ static void fetched(struct lu *lu) {
     lu->gets = false;
 }
 
-/* Makes the blocks that each rank has stored visible to later gets of others. In a lock_all epoch it cannot be a fence. */
-static void step_done(struct lu *lu) {
+/* ---- The progress of ranks, which go through steps and their rows in order: each stage includes all earlier ones. ---- */
+
+/* The step's solved blocks of a row: that in the pivot column, or the whole pivot row. */
+static int64_t stage_of_row(const struct lu *lu, long step, long row) {
+    return step * (lu->blocks + 1) + row + 2;
+}
+
+static int64_t stage_of_diagonal(const struct lu *lu, long step) {
+    return stage_of_row(lu, step, step) - 1;
+}
+
+/* Announces a stage to all others. A rank that waits for it sees everything stored before. */
+static void announce(struct lu *lu, int64_t stage) {
+    double begun = outside_begin(lu);
+    if (!lu->stages_at) {
+        MPI_Win_sync(lu->flags); /* a release store needs none */
+    }
+    for (int rank = 0; rank < lu->task->ranks; rank++) {
+        if (rank == lu->task->rank) {
+            continue;
+        }
+        if (lu->stages_at) {
+            atomic_store_explicit(&lu->stages_at[rank][lu->task->rank], stage, memory_order_release);
+        } else {
+            MPI_Aint at = lu->task->rank * (MPI_Aint)sizeof stage;
+            MPI_Accumulate(&stage, 1, MPI_INT64_T, rank, at, 1, MPI_INT64_T, MPI_REPLACE, lu->flags);
+            MPI_Win_flush(rank, lu->flags);
+        }
+    }
+    outside_end(lu, begun);
+}
+
+enum { CALL_EACH = 16 };
+
+static void wait_for(struct lu *lu, int rank, int64_t stage) {
+    if (rank == lu->task->rank) {
+        return;
+    }
     double begun = outside_begin(lu), before = lu->outside_ns;
-    if (lu->task->sync != LOCK) {
-        MPI_Win_sync(lu->win);
-        MPI_Barrier(MPI_COMM_WORLD);
-        MPI_Win_sync(lu->win);
-    } else {
-        MPI_Win_fence(MPI_MODE_NOSUCCEED, lu->win);
+    for (unsigned tries = 1; atomic_load_explicit(&lu->stages[rank], memory_order_acquire) < stage; tries++) {
+        if (!lu->stages_at && tries % CALL_EACH == 0) {
+            /* MPICH 4 acts for other ranks only during this rank's calls, and not in MPI_Win_sync. */
+            int probed;
+            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &probed, MPI_STATUS_IGNORE);
+        }
+        pause_briefly(tries);
+    }
+    if (!lu->stages_at) {
+        MPI_Win_sync(lu->flags);
     }
     outside_end(lu, begun);
     lu->waiting_ns += lu->outside_ns - before;
@@ -162,51 +230,81 @@ static void step_done(struct lu *lu) {
 
 /* ---- The factorization. ---- */
 
-/* Solves this rank's blocks below and to the right of a step's factored diagonal block. */
-static void perimeter(struct lu *lu, long step, double *room) {
-    bool below = step % lu->rank_columns == lu->my_column && first_row(lu, step + 1) < lu->blocks;
-    bool right = step % lu->rank_rows == lu->my_row && first_column(lu, step + 1) < lu->blocks;
-    if (!below && !right) {
+/* Fetches the previous step's pivot row once, as it updates all rows of this rank. */
+static void bring_uppers(struct lu *lu, long step) {
+    long column = first_column(lu, step);
+    if (step == 0 || column >= lu->blocks) {
         return;
     }
-    const double *diagonal = fetch(lu, step, step, room);
+    wait_for(lu, owner(lu, step - 1, column), stage_of_row(lu, step - 1, step - 1));
+    for (long at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
+        lu->upper[at] = fetch(lu, step - 1, column, lu->rooms + at * lu->size * lu->size);
+    }
     fetched(lu);
-    block_inverses(lu->size, diagonal, &lu->inverses);
-    for (long row = first_row(lu, step + 1); below && row < lu->blocks; row += lu->rank_rows) {
-        block_solve_upper(lu->size, own(lu, row, step), &lu->inverses);
-    }
-    for (long column = first_column(lu, step + 1); right && column < lu->blocks; column += lu->rank_columns) {
-        block_solve_lower(lu->size, own(lu, step, column), &lu->inverses);
-    }
 }
 
-/* Updates this rank's blocks below and to the right of a step. The pivot row's blocks are fetched once for all rows. */
-static void interior(struct lu *lu, long step, const double **upper, double *room) {
-    long area = lu->size * lu->size;
-    for (long column = first_column(lu, step + 1), at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
-        upper[at] = fetch(lu, step, column, room + (at + 1) * area);
-    }
-    for (long row = first_row(lu, step + 1); row < lu->blocks; row += lu->rank_rows) {
-        const double *left = fetch(lu, row, step, room);
+/* Inverts the diagonal block of a step, once it is done. */
+static void invert(struct lu *lu, long step) {
+    if (lu->inverted != step) {
+        lu->inverted = step;
+        wait_for(lu, owner(lu, step, step), stage_of_diagonal(lu, step));
+        const double *diagonal = fetch(lu, step, step, lu->diagonal);
         fetched(lu);
-        for (long column = first_column(lu, step + 1), at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
-            block_subtract_product(lu->size, own(lu, row, column), left, upper[at]);
-        }
+        block_inverses(lu->size, diagonal, &lu->inverses);
     }
 }
 
-static void factor(struct lu *lu, const double **upper, double *room) {
-    for (long step = 0; step < lu->blocks; step++) {
-        if (owner(lu, step, step) == lu->task->rank) {
-            block_factor(lu->size, own(lu, step, step));
-        }
-        step_done(lu);
-        perimeter(lu, step, room);
-        step_done(lu);
-        interior(lu, step, upper, room);
+/* Subtracts the previous step's product from this rank's blocks of a row, in the columns from `from` to before `to`. */
+static void update(struct lu *lu, long step, long row, long from, long to) {
+    long column = first_column(lu, from), at = (column - first_column(lu, step)) / lu->rank_columns;
+    for (; step > 0 && column < to; column += lu->rank_columns, at++) {
+        block_subtract_product(lu->size, own(lu, row, column), lu->left_block, lu->upper[at]);
     }
-    lu->clocked = false; /* the last barrier is not part of the factorization */
-    step_done(lu);
+}
+
+/* Updates a row of this rank by the previous step, and solves this step's part of it. The blocks that others wait for
+   come first. */
+static void factor_row(struct lu *lu, long step, long row) {
+    if (step > 0) {
+        wait_for(lu, owner(lu, row, step - 1), stage_of_row(lu, step - 1, row));
+        lu->left_block = fetch(lu, row, step - 1, lu->left);
+        fetched(lu);
+    }
+    if (owner(lu, row, step) == lu->task->rank) {
+        update(lu, step, row, step, step + 1);
+        if (row == step) {
+            block_factor(lu->size, own(lu, row, step));
+            announce(lu, stage_of_diagonal(lu, step));
+        } else {
+            invert(lu, step);
+            block_solve_upper(lu->size, own(lu, row, step), &lu->inverses);
+            announce(lu, stage_of_row(lu, step, row));
+        }
+    }
+    update(lu, step, row, step + 1, lu->blocks);
+    if (row == step) {
+        for (long column = first_column(lu, step + 1); column < lu->blocks; column += lu->rank_columns) {
+            invert(lu, step);
+            block_solve_lower(lu->size, own(lu, row, column), &lu->inverses);
+        }
+        announce(lu, stage_of_row(lu, step, row));
+    }
+}
+
+static void factor(struct lu *lu) {
+    for (long step = 0; step < lu->blocks; step++) {
+        bring_uppers(lu, step);
+        for (long row = first_row(lu, step); row < lu->blocks; row += lu->rank_rows) {
+            factor_row(lu, step, row);
+        }
+    }
+    /* A rank whose blocks others need calls the library until the last one has them. */
+    int64_t end = stage_of_row(lu, lu->blocks, lu->blocks);
+    announce(lu, end);
+    for (int rank = 0; rank < lu->task->ranks; rank++) {
+        wait_for(lu, rank, end);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
 }
 
 /* ---- The check: LU x = A x. ---- */
@@ -268,18 +366,16 @@ static void measure(const struct task *task, bool clocked) {
             die("cannot allocate a block of %ld rows", lu.size);
         }
     }
-    long columns = lu.blocks / lu.rank_columns + 2;
-    double *room = allocate(columns, lu.size * lu.size * (long)sizeof(double));
-    const double **upper = allocate(columns, sizeof *upper);
     if (task->sync != LOCK) {
         MPI_Win_lock_all(0, lu.win);
     }
     fill(&lu);
-    step_done(&lu);
+    MPI_Win_sync(lu.flags);
+    MPI_Barrier(MPI_COMM_WORLD);
 
     lu.outside_ns = lu.waiting_ns = 0;
     double begun = now_ns();
-    factor(&lu, upper, room);
+    factor(&lu);
     double took = now_ns() - begun, outside[] = {lu.outside_ns, lu.waiting_ns}, sums[2];
     report_value("seconds", took / 1e9);
     if (clocked) {
@@ -290,15 +386,12 @@ static void measure(const struct task *task, bool clocked) {
 
     if (task->rank == 0) {
         report_kernel(lu.size);
-        check(&lu, room);
+        check(&lu, lu.left);
     }
     if (task->sync != LOCK) {
         MPI_Win_unlock_all(lu.win);
     }
-    MPI_Win_free(&lu.win);
-    free(room);
-    free(upper);
-    free(lu.parts);
+    lu_close(&lu);
     free(lu.inverses.lower);
     free(lu.inverses.upper);
     free(lu.inverses.old);

@@ -13,13 +13,13 @@
 #define ANY (PASSIVE | IN(FENCE) | IN(PSCW))
 
 static const struct measurement measurements[] = {
-    {"put", ANY, 1, measure_put},
+    {"put", ANY | IN(SHARED), 1, measure_put},
     {"get", ANY, 1, measure_get},
     {"accumulate", ANY, 1, measure_accumulate},
     {"get_accumulate", ANY, 1, measure_get_accumulate},
-    {"fetch_and_op", ANY, 1, measure_fetch_and_op},
+    {"fetch_and_op", ANY | IN(SHARED), 1, measure_fetch_and_op},
     {"compare_and_swap", ANY, 1, measure_compare_and_swap},
-    {"put_bw", IN(FLUSH), 1, measure_put_bw},
+    {"put_bw", IN(FLUSH) | IN(SHARED), 1, measure_put_bw},
     {"get_bw", IN(FLUSH), 1, measure_get_bw},
     {"lock", IN(LOCK) | IN(LOCK_EXCLUSIVE), 1, measure_lock},
     {"barrier", IN(BARRIER), 1, measure_barrier},
@@ -42,7 +42,7 @@ static const struct measurement measurements[] = {
     {"kernel", IN(NONE), 1, measure_kernel},
     {"lu", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu},
     {"lu_outside", IN(LOCK) | IN(FLUSH) | IN(SHARED), 1, measure_lu_outside},
-    {"pipeline", IN(ONE_SIDED) | IN(TWO_SIDED), 1, measure_pipeline},
+    {"pipeline", IN(ONE_SIDED) | IN(TWO_SIDED) | IN(SHARED), 1, measure_pipeline},
     {"startup", IN(NONE), 1, NULL},
 };
 

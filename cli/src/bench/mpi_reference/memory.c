@@ -38,3 +38,11 @@ void *window_open_shared(long bytes, MPI_Win *win) {
     MPI_Info_free(&apart);
     return cleared(mine, bytes);
 }
+
+void *window_of(MPI_Win win, int rank) {
+    MPI_Aint bytes;
+    int unit;
+    void *part;
+    MPI_Win_shared_query(win, rank, &bytes, &unit, &part);
+    return part;
+}

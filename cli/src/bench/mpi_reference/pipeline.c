@@ -11,6 +11,7 @@ enum { CALL_EACH = 16 };
 struct pipeline {
     const struct task *task;
     MPI_Win win;
+    char *next, *first; /* the parts of the next rank and of rank 0, if memory is shared */
     double *values;
     _Atomic int64_t *arrived;
     MPI_Aint arrived_at;
@@ -22,6 +23,13 @@ struct pipeline {
 static void send(struct pipeline *p, int to, long row, double value) {
     if (p->task->sync == TWO_SIDED) {
         MPI_Send(&value, 1, MPI_DOUBLE, to, 0, MPI_COMM_WORLD);
+        return;
+    }
+    if (p->task->sync == SHARED) {
+        char *there = to ? p->next : p->first;
+        ((double *)there)[row] = value;
+        p->sent++;
+        atomic_store_explicit((_Atomic int64_t *)(there + p->arrived_at), p->sent, memory_order_release);
         return;
     }
     MPI_Put(&value, 1, MPI_DOUBLE, to, row * (MPI_Aint)sizeof value, 1, MPI_DOUBLE, p->win);
@@ -39,6 +47,10 @@ static double receive(struct pipeline *p, int from, long row) {
     }
     p->taken++;
     for (unsigned tries = 1; atomic_load_explicit(p->arrived, memory_order_acquire) < p->taken; tries++) {
+        if (p->task->sync == SHARED) {
+            pause_briefly(tries);
+            continue;
+        }
         MPI_Win_sync(p->win);
         if (tries % CALL_EACH == 0) {
             /* MPICH 4 executes puts to this rank only during this rank's calls, and not in MPI_Win_sync. */
@@ -113,7 +125,13 @@ void measure_pipeline(const struct task *task) {
     p.width = n * (rank + 1) / ranks - first + 1;
     p.grid = allocate(n * p.width, sizeof *p.grid);
     fill(&p, first);
-    p.values = window_open(p.arrived_at + 128, &p.win);
+    if (task->sync == SHARED) {
+        p.values = window_open_shared(p.arrived_at + 128, &p.win);
+        p.next = window_of(p.win, (int)((rank + 1) % ranks));
+        p.first = window_of(p.win, 0);
+    } else {
+        p.values = window_open(p.arrived_at + 128, &p.win);
+    }
     p.arrived = (_Atomic int64_t *)((char *)p.values + p.arrived_at);
     MPI_Win_lock_all(0, p.win);
     MPI_Win_sync(p.win);

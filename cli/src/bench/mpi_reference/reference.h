@@ -127,5 +127,6 @@ void *allocate(long count, long size);       /* zeroed, page-aligned */
 /* Returns this rank's part, zeroed. Collective. Displacements are in bytes. The second window may be read and written in place. */
 void *window_open(long bytes, MPI_Win *win);
 void *window_open_shared(long bytes, MPI_Win *win);
+void *window_of(MPI_Win win, int rank); /* the part of a rank, in a window of the second kind */
 
 #endif

@@ -46,9 +46,10 @@ pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) 
             }
             source[0] = 0;
             exchange(&source, 0.0)?;
-            let clock = clock();
-            facts.value("send", (median(&sends) - clock).max(0.0));
-            facts.value("recv", (median(&receives) - clock).max(0.0));
+            let (clock, step) = clock();
+            facts.value("send", (median_of_means(&sends) - clock).max(0.0));
+            facts.value("recv", (median_of_means(&receives) - clock).max(0.0));
+            facts.value("clock_step", step);
             facts.value("one_way", round_trip / 2.0);
             facts.check(into[..] == source[..], || "the messages delivered wrong elements".into());
         }
@@ -65,10 +66,20 @@ pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) 
     Ok(())
 }
 
-/// The time of two successive clock readings, in nanoseconds.
-fn clock() -> f64 {
-    let times: Vec<_> = (0..1001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
-    median(&times)
+/// Times in a batch, of which the mean is taken.
+const BATCH: usize = 50;
+
+/// The median of the means of batches. A single time is a whole number of the clock's steps, a mean is not.
+fn median_of_means(times: &[f64]) -> f64 {
+    let means: Vec<_> = times.chunks_exact(BATCH).map(|batch| batch.iter().sum::<f64>() / BATCH as f64).collect();
+    median(&means)
+}
+
+/// The time of two successive clock readings, and the least step between two that differ, in nanoseconds.
+fn clock() -> (f64, f64) {
+    let times: Vec<_> = (0..2000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
+    let step = times.iter().copied().filter(|time| *time > 0.0).reduce(f64::min);
+    (median_of_means(&times), step.unwrap_or(0.0))
 }
 
 /// A message in each direction is in flight while both ranks compute for as long as it takes.

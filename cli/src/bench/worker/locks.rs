@@ -3,6 +3,8 @@
 use super::facts::{Facts, Outcome, gather};
 use super::memory::window;
 use super::sampling;
+use super::stretches::Stretches;
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 use transom::{Op, World};
 
@@ -39,6 +41,9 @@ pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     const COMPETING: usize = 1;
     const OVER: usize = 2;
     let mut window = window::<i64>(world, 3)?;
+    let mut stretches = Stretches::new();
+    // Ranks share the machine's clock, but not the origin of `Instant`.
+    let origin = (Instant::now(), now_ns());
     window.lock_exclusive(0)?.fetch_and_op(COMPETING, Op::Sum, 1)?;
     let mut begun = Instant::now();
     let (mut last, mut longest, mut acquired, mut not_counted) = (begun, Duration::ZERO, 0u64, 0u64);
@@ -54,6 +59,7 @@ pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
         epoch.unlock()?;
         // Reads the clock outside the lock, where it delays no other rank.
         let now = Instant::now();
+        stretches.record(front[NUMBER], || origin.1 + (now - origin.0).as_nanos() as f64);
         if over {
             not_counted += 1;
             break;
@@ -82,7 +88,13 @@ pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
         let total: f64 = all.iter().map(|row| row[0] + row[3]).sum();
         facts.check(counted as f64 == total, || format!("the number is {counted}, expected {total}"));
     }
-    Ok(())
+    stretches.report(world, facts)
+}
+
+/// The machine's monotonic clock, which all its processes share, in nanoseconds.
+fn now_ns() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 /// Rank 1 writes at rank 0 once a millisecond, while all others read there without pause.

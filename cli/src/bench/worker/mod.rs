@@ -23,6 +23,7 @@ mod random;
 mod sampling;
 mod startup;
 mod stream;
+mod stretches;
 
 use super::cores;
 pub use arguments::Worker;

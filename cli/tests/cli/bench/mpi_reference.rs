@@ -10,16 +10,17 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Each measurement with its synchronisations, and its number of ranks. Operations share their ways of completion.
-const RUNS: [(&str, &[&str], usize); 35] = [
-    ("put", &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"], 2),
+const RUNS: [(&str, &[&str], usize); 37] = [
+    ("put", &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw", "shared"], 2),
     ("put", &["fence"], 1),
     ("put", &["pscw"], 3),
     ("get", &["flush", "pscw"], 2),
     ("accumulate", &["flush", "fence"], 2),
+    ("put", &["shared"], 1),
     ("get_accumulate", &["lock", "fence"], 2),
-    ("fetch_and_op", &["flush"], 2),
+    ("fetch_and_op", &["flush", "shared"], 2),
     ("compare_and_swap", &["flush"], 2),
-    ("put_bw", &["flush"], 2),
+    ("put_bw", &["flush", "shared"], 2),
     ("get_bw", &["flush"], 2),
     ("lock", &["lock", "lock_exclusive"], 2),
     ("barrier", &["barrier"], 2),
@@ -42,9 +43,10 @@ const RUNS: [(&str, &[&str], usize); 35] = [
     ("readers_writer", &["lock"], 3),
     ("kernel", &["none"], 1),
     ("lu", &["lock", "flush", "shared"], 2),
+    ("lu", &["lock", "flush", "shared"], 4),
     ("lu_outside", &["lock", "flush", "shared"], 2),
     ("overlap", &["lock"], 2),
-    ("pipeline", &["one_sided", "two_sided"], 2),
+    ("pipeline", &["one_sided", "two_sided", "shared"], 2),
     ("startup", &["none"], 2),
 ];
 
@@ -57,7 +59,7 @@ fn values(measurement: &str) -> &'static [&'static str] {
         "lu" => &["seconds", "kernel"],
         "lu_outside" => &["seconds", "kernel", "outside_kernel", "waiting"],
         "overlap" | "overlap_messages" | "overlap_collectives" => &["compute", "communication", "both"],
-        "overhead" => &["send", "recv", "one_way"],
+        "overhead" => &["send", "recv", "one_way", "clock_step"],
         "pipeline" => &["mflops"],
         "startup" => &["rss"],
         _ => &[],

@@ -20,6 +20,10 @@ pub trait Blocks {
     fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
         flags.wait(rank, stage)
     }
+    /// Announces a stage to all others.
+    fn tell(&mut self, flags: &Flags, stage: u64) -> Result<(), Error> {
+        flags.tell(stage)
+    }
     /// Called between two block operations.
     fn between(&self) -> Result<(), Error> {
         Ok(())
@@ -37,6 +41,7 @@ pub struct Clocked<'b, B> {
 #[derive(Default)]
 pub struct Clock {
     pub fetching: Cell<f64>,
+    pub telling: Cell<f64>,
     pub waiting: Cell<f64>,
 }
 
@@ -64,6 +69,10 @@ impl<B: Blocks> Blocks for Clocked<'_, B> {
 
     fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
         clocked(self.clock.map(|clock| &clock.waiting), || self.blocks.wait(flags, rank, stage))
+    }
+
+    fn tell(&mut self, flags: &Flags, stage: u64) -> Result<(), Error> {
+        clocked(self.clock.map(|clock| &clock.telling), || self.blocks.tell(flags, stage))
     }
 
     fn between(&self) -> Result<(), Error> {

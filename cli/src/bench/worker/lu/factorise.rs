@@ -40,7 +40,7 @@ pub fn factorise(grid: Grid, blocks: &mut impl Blocks, flags: &Flags, room: Room
         }
     }
     // An owner that grants its locks itself must continue until no rank needs one.
-    flags.tell(stages.end())?;
+    work.blocks.tell(flags, stages.end())?;
     (0..flags.ranks()).try_for_each(|rank| work.wait(rank, stages.end()))
 }
 
@@ -106,11 +106,11 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
             let block = grid.offset(row, step);
             if row == step {
                 factor(grid.size, own_mut(self.blocks, block, area)?);
-                self.flags.tell(self.stages.diagonal(step))?;
+                self.blocks.tell(self.flags, self.stages.diagonal(step))?;
             } else {
                 self.invert(step)?;
                 self.room.inverses.solve_upper(own_mut(self.blocks, block, area)?);
-                self.flags.tell(self.stages.row(step, row))?;
+                self.blocks.tell(self.flags, self.stages.row(step, row))?;
             }
         }
         self.update(step, row, step + 1..grid.blocks)?;
@@ -120,7 +120,7 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
                 self.room.inverses.solve_lower(own_mut(self.blocks, grid.offset(row, column), area)?);
                 self.blocks.between()?;
             }
-            self.flags.tell(self.stages.row(step, row))?;
+            self.blocks.tell(self.flags, self.stages.row(step, row))?;
         }
         Ok(())
     }

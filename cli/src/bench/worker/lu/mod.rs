@@ -49,8 +49,8 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     }
     window.fence()?;
     let seconds = begun.elapsed().as_secs_f64();
-    let Clock { fetching, waiting } = clock.unwrap_or_default();
-    let all = gather(world, &[seconds, fetching.get(), waiting.get()])?;
+    let Clock { fetching, telling, waiting } = clock.unwrap_or_default();
+    let all = gather(world, &[seconds, fetching.get() + telling.get(), waiting.get()])?;
     if world.rank() == 0 {
         let mean = |of: usize| all.iter().map(|row| row[of]).sum::<f64>() / all.len() as f64;
         facts.value("seconds", all[0][0]);
