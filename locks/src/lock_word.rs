@@ -184,7 +184,8 @@ pub(crate) struct Tickets<const C: u32>(pub u64);
 impl<const C: u32> Tickets<C> {
     /// The width of a ticket's number, in bits. More numbers than ranks are needed.
     const WIDTH: u32 = if C < 16 { 3 } else { 32 };
-    const LAST: u32 = u32::MAX >> (32 - Self::WIDTH);
+    /// The largest number, and the most ranks.
+    pub const LAST: u32 = u32::MAX >> (32 - Self::WIDTH);
     /// Adding this takes the next ticket.
     pub const TAKE: u64 = 1 << (64 - Self::WIDTH);
     const END: u64 = 1 << (64 - 2 * Self::WIDTH);

@@ -1,15 +1,13 @@
 //! The shipped lock, access groups and barrier in loom: under the C11 memory model, with orderings no stronger than a
 //! network guarantees. `cargo loom` runs this and the mutants.
 
-mod failing;
-
-use failing::{Failing, Failure, How, Plan, Progress};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
+use transom_locks::model::failing::{Extent, Failing, Failure, How, Plan, Progress};
 use transom_locks::model::loom::{Net, Orderings, RankNetwork, Setup, Waiting, explore};
 use transom_locks::model::{Call, Mix};
 use transom_locks::{
@@ -229,7 +227,7 @@ fn network_failure_leaves_no_thread_waiting() {
             let failed = failed.clone();
             schedules += explore(Some(3), move || {
                 let net = Net::for_locks(1, &[0], Waiting::Parks, Orderings::default());
-                let plan = Plan { nth: place, how, for_good: false };
+                let plan = Plan { nth: place, how, extent: Extent::Verb };
                 let failing = Arc::new(Failing::new(net.rank(0), plan, Progress::default()));
                 let lock = loom::sync::Arc::new(<PassiveLock<_>>::new(failing.clone(), 0).unwrap());
                 let data = Rc::new(UnsafeCell::new(()));

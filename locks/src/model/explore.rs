@@ -26,7 +26,7 @@ use std::hash::Hash;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The most states to visit.
+    /// The most states to visit. The explorer stops at 134,217,727 states in any case.
     pub max_states: usize,
     /// The most bytes to use, as far as the explorer can estimate them.
     pub max_bytes: usize,
@@ -132,6 +132,10 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stopped::Violation(failure) => failure.fmt(f),
+            Stopped::Bound(explored) if explored.states > Paths::MOST => {
+                write!(f, "stopped at the explorer's own bound of {} states, ", Paths::MOST)?;
+                write!(f, "without a violation so far; use fewer ranks or requests, or run_pct: {explored}")
+            }
             Stopped::Bound(explored) => write!(f, "stopped at a bound, without a violation so far: {explored}"),
         }
     }

@@ -71,7 +71,7 @@ impl<const C: u32> Mix<C> {
     /// `W0+R1` acquires one lock within the other. A row that ends with `*` repeats for ever ([`endless`](Self::endless)).
     ///
     /// # Errors
-    /// A description of the first word that is not understood.
+    /// A description of the first word that is not understood, or of too many ranks for narrow counts.
     ///
     /// # Examples
     /// ```
@@ -84,6 +84,7 @@ impl<const C: u32> Mix<C> {
     /// ```
     pub fn parse(text: &str) -> Result<Self, String> {
         let ranks = text.split('|').count();
+        Self::check_ranks(ranks)?;
         let request = |word: &str| -> Result<Vec<Call>, String> {
             let (name, target) = word.split_at(word.find(|letter: char| letter.is_ascii_digit()).unwrap_or(word.len()));
             let target = if target.is_empty() { Ok(0) } else { target.parse::<Rank>() };
@@ -132,9 +133,23 @@ impl<const C: u32> Mix<C> {
     }
 
     /// Creates a simulated network that runs the mix.
+    ///
+    /// # Panics
+    /// If a mix with narrow counts has more ranks than its tickets, of 3 bits, can tell apart.
     pub fn sim(self) -> Sim<Self> {
+        Self::check_ranks(self.rows.len()).unwrap_or_else(|wrong| panic!("{wrong}"));
         let ranks = self.rows.len();
         Sim::new(ranks, LockLayout::words(ranks), self)
+    }
+
+    /// Tells that a mix has more ranks than its tickets can tell apart.
+    fn check_ranks(ranks: usize) -> Result<(), String> {
+        match Tickets::<C>::LAST as usize {
+            most if ranks <= most => Ok(()),
+            most => Err(format!(
+                "a mix has {ranks} ranks, but counts of {C} bits come with tickets for at most {most}; use wide counts"
+            )),
+        }
     }
 
     /// Checks the nonzero words after all calls have returned and every lock was released.
@@ -200,6 +215,7 @@ impl<const C: u32> Mix<C> {
     where
         N: Network<Error = Wrong> + 'static,
     {
+        Self::check_ranks(self.rows.len()).unwrap_or_else(|wrong| panic!("{wrong}"));
         let mix = Arc::new(self.clone());
         let network = Arc::new(network);
         explore(setup.preemptions, move || {

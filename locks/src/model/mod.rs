@@ -6,6 +6,7 @@
 //!   notifications stay in flight for a while, as on a network adapter.
 //!   [`Deliver`] describes a network of your own. Programs that run for ever are searched for starvation
 //!   ([`Search::starvation`]).
+//! * [`failing`] lets a verb of a rank fail, or its network die, on either network.
 //! * `loom` (feature `loom`) runs ranks as threads under the C11 memory model, and finds orderings that are too weak.
 //!   Its page tells how to set up such a check, how far to go, and what to do when it fails.
 //!   `cargo doc -p transom-locks --features loom --open` builds it.
@@ -70,6 +71,7 @@ mod bounds;
 mod delivery;
 mod event;
 mod explore;
+pub mod failing;
 mod fifo_oracle;
 mod fingerprint;
 #[cfg(feature = "loom")]

@@ -1,9 +1,9 @@
 //! One verb of rank 0 fails, at every possible place and in every way, under every schedule. Rank 0 always returns, a
 //! lock in an unknown state is broken, and no other lock keeps anything of rank 0's requests.
 
-use crate::failing::{Failing, Failure, How, Kind, Plan, Progress};
 use std::collections::HashSet;
 use transom_locks::Mode::{Exclusive, Shared};
+use transom_locks::model::failing::{Extent, Failing, Failure, How, Kind, Plan, Progress};
 use transom_locks::model::{Call, Delivery, Program, Replay, Sim, SimState, Step, Suspended};
 use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
@@ -116,7 +116,7 @@ impl<const C: u32> Rows<C> {
         };
         let none = kind == Kind::StartAdd && self.plan.how == How::Refused;
         let highest = (!none).then(|| self.layout().field(at).map(|(target, _)| target)).flatten();
-        if !self.plan.for_good && broken.last().copied() != highest {
+        if self.plan.extent == Extent::Verb && broken.last().copied() != highest {
             return Err(format!("{kind:?} on {at:?} failed, and {broken:?} are broken"));
         }
         Ok(())
@@ -183,8 +183,8 @@ fn at_every_place<const C: u32>(rows: &[Vec<Call>]) {
         for nth in 0.. {
             let mut failed = 0;
             for how in [How::Refused, How::Unheard, How::Lost] {
-                for for_good in [false, true] {
-                    let plan = Plan { nth, how, for_good };
+                for extent in [Extent::Verb, Extent::Rank] {
+                    let plan = Plan { nth, how, extent };
                     let seen = explore(&Rows::<C> { rows: rows.to_vec(), plan }.sim(delivery));
                     failed += seen.failed;
                     held_up += seen.held_up;

@@ -6,8 +6,6 @@
 
 mod atomics;
 mod crowd;
-#[path = "../failing/mod.rs"]
-mod failing;
 #[path = "../mutants/mod.rs"]
 mod mutants;
 

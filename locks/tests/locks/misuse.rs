@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Delivery, Failure, Replay, Sim, Suspended, sim};
+use transom_locks::model::{Delivery, Failure, Mix, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Awaited, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Wake};
 
 type Outcome = Result<(), Error<Suspended>>;
@@ -227,4 +227,21 @@ fn garbage_never_panics() {
         let delivery = [Delivery::Immediate, Delivery::Watched][(random() % 2) as usize];
         let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).with_delivery(delivery).run_random(random());
     }
+}
+
+#[test]
+fn narrow_mix_of_eight_ranks_is_refused() {
+    let text = ["R"; 8].join("|");
+    assert!(<Mix>::parse(&text).is_ok());
+    assert_eq!(
+        Mix::<3>::parse(&text).unwrap_err(),
+        "a mix has 8 ranks, but counts of 3 bits come with tickets for at most 7; use wide counts"
+    );
+    assert!(Mix::<3>::parse(&text[2..]).is_ok());
+}
+
+#[test]
+#[should_panic = "a mix has 8 ranks, but counts of 3 bits come with tickets for at most 7"]
+fn narrow_mix_of_eight_rows_is_refused() {
+    let _ = Mix::<3>::new(vec![vec![]; 8]).sim();
 }

@@ -1,7 +1,7 @@
 //! Access groups at one rank: which ranks are targets at what time. A target that cannot be notified does not prevent
 //! the notifications of other targets.
 
-use crate::failing::{Failing, Failure, How, Plan, Progress};
+use transom_locks::model::failing::{Extent, Failing, Failure, How, Plan, Progress};
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Error, Network, Pscw, Rank, Wake};
 
@@ -105,7 +105,7 @@ fn unreachable_target_does_not_stop_notifications() {
                 }
                 let others = Vec::from_iter(1..ranks);
                 group.start(network, &others)?;
-                let plan = Plan { nth: lost - 1, how: How::Lost, for_good: true };
+                let plan = Plan { nth: lost - 1, how: How::Lost, extent: Extent::Rank };
                 let failing = Failing::new(network, plan, Progress::default());
                 match group.complete(&failing) {
                     Err(Error::Network(Failure::Network(suspended))) => return Err(suspended.into()),
