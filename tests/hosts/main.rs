@@ -11,6 +11,7 @@ mod atomics;
 #[path = "../messages/basic.rs"]
 mod basic;
 mod footprint;
+mod networks;
 #[path = "../rma/put_get.rs"]
 mod put_get;
 mod stopped;
