@@ -6,6 +6,7 @@ mod descriptors;
 mod interfaces;
 pub mod launcher;
 mod listen;
+mod listen_at;
 mod lock;
 mod process;
 mod random;
@@ -14,6 +15,7 @@ pub mod variables;
 
 pub use interfaces::{Interface, interfaces};
 pub use listen::listen;
+pub use listen_at::{ListenAt, ListenError, MOST_ADDRESSES, Ports, Selector};
 pub use lock::lock;
 pub use random::random;
 pub use tcp::Tcp;

@@ -1,5 +1,6 @@
 //! Errors of opening the provider.
 
+use transom_launch::ListenError;
 use transom_launch::variables::VariableError;
 use transom_windows::FabricError;
 
@@ -40,6 +41,16 @@ pub enum TcpError {
         /// The other rank.
         rank: transom_locks::Rank,
     },
+}
+
+impl From<ListenError> for TcpError {
+    fn from(error: ListenError) -> Self {
+        match error {
+            ListenError::Variable(error) => TcpError::Variable(error),
+            ListenError::System { what, source } => TcpError::System { what, source },
+            other => TcpError::NoAddress { why: other.to_string() },
+        }
+    }
 }
 
 transom_windows::joins_error!(TcpError);

@@ -1,6 +1,5 @@
 //! The verbs of windows: a remote operation is a request to the target's service thread.
 
-use crate::address;
 use crate::carrier::Socket;
 use crate::endpoint::Endpoint;
 use crate::error::TcpError;
@@ -176,7 +175,7 @@ impl Network for Tcp {
     type Transfer = Transfer;
 
     fn probe(_: &Config) -> Result<String, TcpError> {
-        let found = address::usable()?;
+        let found = variables::LISTEN_AT.usable()?;
         let shown: Vec<_> = found.iter().map(|found| format!("{} ({})", found.address, found.name)).collect();
         Ok(format!("ranks would listen at {}", shown.join(", ")))
     }

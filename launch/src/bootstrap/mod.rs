@@ -216,6 +216,6 @@ fn start_hub(size: usize) -> Result<(Hub, Contact), BootstrapError> {
     })?;
     let secret = Secret::fresh().map_err(failed)?;
     let hub = Hub::start(size, secret.clone()).map_err(failed)?;
-    let contact = Contact::new(hub.port(), secret);
+    let contact = Contact::of(&hub, secret);
     Ok((hub, contact))
 }

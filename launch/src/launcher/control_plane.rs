@@ -49,7 +49,7 @@ impl ControlPlane {
                 let failed = |source: io::Error| LaunchError::System { what: "starting the hub of the job", source };
                 let secret = Secret::fresh().map_err(failed)?;
                 let hub = Hub::start(ranks, secret.clone()).map_err(failed)?;
-                let contact = Contact::new(hub.port(), secret);
+                let contact = Contact::of(&hub, secret);
                 Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone(), placed })
             }
         };

@@ -1,8 +1,8 @@
 //! The contact by which ranks reach the hub of their job. It is passed in the environment by transom's launcher, or as
 //! a value in another launcher's key-value store.
 
+use super::hub::Hub;
 use super::wire::{LONG, Secret};
-use crate::interfaces::interfaces;
 use crate::variables::{HUB, VariableError};
 use std::net::{AddrParseError, SocketAddr};
 use std::str::FromStr;
@@ -18,9 +18,10 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// The contact of a hub on this machine.
-    pub fn new(port: u16, secret: Secret) -> Self {
-        Contact { addresses: addresses(port), secret }
+    /// The contact of a hub on this machine. Another host may reach a different machine at an address. Such a machine fails
+    /// the handshake, because it does not know the secret.
+    pub fn of(hub: &Hub, secret: Secret) -> Self {
+        Contact { addresses: hub.addresses().to_vec(), secret }
     }
 
     /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children
@@ -68,12 +69,6 @@ impl FromStr for Addresses {
     }
 }
 
-/// The addresses of this machine with a port, loopback addresses last. Another host may reach a different machine at
-/// an address. Such a machine fails the handshake, because it does not know the secret.
-fn addresses(port: u16) -> Vec<SocketAddr> {
-    interfaces().into_iter().map(|interface| SocketAddr::new(interface.address, port)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,11 +83,5 @@ mod tests {
         assert_eq!(contact.addresses, ["1.2.3.4:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
         assert_eq!((contact.secret.as_bytes(), contact.to_bytes()), (&[7; 32][..], bytes));
         assert_eq!(contact.environment(), ("TRANSOM_HUB", "1.2.3.4:5,[::1]:6".to_owned()));
-    }
-
-    #[test]
-    fn local_host_has_addresses_with_the_port() {
-        let found = addresses(7);
-        assert!(!found.is_empty() && found.iter().all(|address| address.port() == 7), "{found:?}");
     }
 }

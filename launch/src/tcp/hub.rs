@@ -9,11 +9,11 @@ mod server;
 mod unproven;
 
 use super::wire::Secret;
-use crate::listen;
+use crate::variables::LISTEN_AT;
 use order::{FirstDeath, Order};
 use server::Server;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -23,6 +23,7 @@ use transom_locks::Rank;
 /// A running hub of a job of `size` ranks, served by a thread. Dropping it ends the hub.
 pub(crate) struct Hub {
     port: u16,
+    addresses: Vec<SocketAddr>,
     orders: Sender<Order>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
@@ -31,9 +32,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub fn start(size: usize, secret: Secret) -> io::Result<Self> {
-        // IPv6 accepts IPv4 connections too; the fallback is for systems without IPv6.
-        let at = |any: IpAddr| listen(SocketAddr::new(any, 0));
-        let listener = at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?;
+        let (listener, addresses) = LISTEN_AT.listen().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let (wake, woken) = UnixStream::pair()?;
@@ -48,12 +47,17 @@ impl Hub {
             }
         };
         let thread = Some(std::thread::Builder::new().name(format!("hub {port}")).spawn(run)?);
-        Ok(Hub { port, orders, wake, thread, first_death })
+        Ok(Hub { port, addresses, orders, wake, thread, first_death })
     }
 
     /// Most descriptors that a hub of `ranks` ranks has open.
     pub fn descriptors(ranks: usize) -> usize {
         ranks + Server::DESCRIPTORS
+    }
+
+    /// The addresses at which ranks reach the hub, loopback addresses last.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     pub fn port(&self) -> u16 {

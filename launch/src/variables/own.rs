@@ -3,11 +3,27 @@
 use super::{Seconds, SetBy, Variable, readable};
 use crate::bootstrap::{Bootstrap, SecretPlace};
 use crate::launcher::OutputPrefix;
+use crate::listen_at::{ListenAt, Ports, Selector};
 use crate::tcp::Addresses;
 
 /// All variables of this crate.
-pub const TABLE: &[Variable] =
-    &[GRACE, OUTPUT_PREFIX, BOOTSTRAP, SSH, RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, SHM, HUB, SECRET, HOST, NESTING];
+pub const TABLE: &[Variable] = &[
+    GRACE,
+    OUTPUT_PREFIX,
+    BOOTSTRAP,
+    SSH,
+    HUB_INTERFACE,
+    HUB_PORTS,
+    RANK,
+    SIZE,
+    LOCAL_RANK,
+    LOCAL_SIZE,
+    SHM,
+    HUB,
+    SECRET,
+    HOST,
+    NESTING,
+];
 
 /// The variables that a launcher removes from its ranks' environment before it sets its own. They are those that an
 /// outer launcher set, if this process is a rank itself, and the user's override of launcher detection.
@@ -114,6 +130,29 @@ pub const HUB: Variable = Variable {
     default: "a job on this machine",
     check: readable::<Addresses>,
 };
+
+/// Interfaces that the hub of a job on several hosts listens on.
+pub const HUB_INTERFACE: Variable = Variable {
+    name: "TRANSOM_HUB_INTERFACE",
+    set_by: SetBy::User,
+    meaning: "the interface at whose address the hub of a job on several hosts accepts its ranks: that of `transom run`, or of rank 0 under another launcher",
+    expected: "the name of an interface that `ip address` lists, e.g. `eth0`, or a subnet, e.g. `10.0.0.0/8`",
+    default: "all interfaces; a rank tries the addresses in turn",
+    check: readable::<Selector>,
+};
+
+/// Ports that the hub listens on.
+pub const HUB_PORTS: Variable = Variable {
+    name: "TRANSOM_HUB_PORTS",
+    set_by: SetBy::User,
+    meaning: "ports for the hubs of jobs on several hosts, one for each job that runs at the same time, for a firewall",
+    expected: "two numbers from 1 to 65535, first and last, e.g. `47100-47109`",
+    default: "a free port that the system selects",
+    check: readable::<Ports>,
+};
+
+/// Where the hub listens.
+pub const LISTEN_AT: ListenAt = ListenAt { interface: &HUB_INTERFACE, ports: &HUB_PORTS };
 
 /// Location of the job's secret.
 pub const SECRET: Variable = Variable {

@@ -2,6 +2,7 @@
 //! another folder and an almost empty environment, so that two names are two hosts. One test uses the real `sshd`.
 
 mod failures;
+mod hub;
 mod secrets;
 
 use crate::ranks::full_name;
