@@ -30,6 +30,7 @@ enum RunContent {
 
 impl RunContent {
     /// The same content from `by` bytes later on.
+    #[inline]
     fn skip(&self, by: usize) -> RunContent {
         match self {
             RunContent::Zero => RunContent::Zero,
@@ -38,6 +39,7 @@ impl RunContent {
         }
     }
 
+    #[inline]
     fn follows(&self, before: &Run) -> bool {
         match (&before.what, self) {
             (RunContent::Zero, RunContent::Zero) => true,
@@ -46,6 +48,7 @@ impl RunContent {
         }
     }
 
+    #[inline]
     fn byte(&self, at: usize) -> u8 {
         match self {
             RunContent::Zero => 0,
@@ -59,36 +62,43 @@ impl RunContent {
 
 impl SimMemory {
     /// Memory filled with zeros.
+    #[inline]
     pub fn zero(length: usize) -> SimMemory {
         SimMemory::of(length, RunContent::Zero)
     }
 
     /// Memory filled with the bytes of message `seed`.
+    #[inline]
     pub fn pattern(seed: u64, length: usize) -> SimMemory {
         SimMemory::of(length, RunContent::Pattern(seed, 0))
     }
 
     /// Memory with a copy of these bytes.
+    #[inline]
     pub fn bytes(bytes: &[u8]) -> SimMemory {
         SimMemory::of(bytes.len(), RunContent::Bytes(bytes.into(), 0))
     }
 
+    #[inline]
     fn of(length: usize, what: RunContent) -> SimMemory {
         let runs = if length == 0 { Vec::new() } else { vec![Run { at: 0, length, what }] };
         SimMemory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.length
     }
 
     /// Returns true if the length is 0.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// Seed of the message that the first `length` bytes begin; `None` if they match no single message.
+    #[inline]
     pub fn whose(&self, length: usize) -> Option<u64> {
         match self.slice(0, length)[..] {
             [Run { what: RunContent::Pattern(seed, 0), .. }] => Some(seed),
@@ -97,22 +107,26 @@ impl SimMemory {
     }
 
     /// Overwrites all bytes, as a program may do with memory that belongs to it again.
+    #[inline]
     pub fn spoil(&self) {
         self.write(0, &[Run { at: 0, length: self.length, what: RunContent::Zero }]);
     }
 
     /// Flips one bit.
+    #[inline]
     pub(super) fn flip(&self, bit: usize) {
         let mut byte = [0];
         self.read(bit / 8, &mut byte);
         self.write(bit / 8, &said(&[byte[0] ^ 1 << (bit % 8)], 0));
     }
 
+    #[inline]
     pub(super) fn is(&self, other: &SimMemory) -> bool {
         Rc::ptr_eq(&self.bytes, &other.bytes)
     }
 
     /// The runs of a range, with offsets relative to it.
+    #[inline]
     pub(super) fn slice(&self, at: usize, length: usize) -> Vec<Run> {
         assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
         let runs = self.bytes.borrow();
@@ -131,6 +145,7 @@ impl SimMemory {
     }
 
     /// Writes runs returned by [`slice`](Self::slice).
+    #[inline]
     pub(super) fn write(&self, at: usize, slice: &[Run]) {
         let length: usize = slice.iter().map(|run| run.length).sum();
         assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
@@ -166,16 +181,19 @@ impl SimMemory {
 }
 
 impl WireMemory for SimMemory {
+    #[inline]
     fn read(&self, at: usize, into: &mut [u8]) {
         for run in self.slice(at, into.len()) {
             (0..run.length).for_each(|i| into[run.at + i] = run.what.byte(i));
         }
     }
 
+    #[inline]
     fn copy(&self, at: usize, length: usize, to: &Self, to_at: usize) {
         to.write(to_at, &self.slice(at, length));
     }
 
+    #[inline]
     fn word(&self, at: usize) -> u64 {
         let mut word = [0; 8];
         self.read(at, &mut word);
@@ -184,6 +202,7 @@ impl WireMemory for SimMemory {
 }
 
 /// One run of `bytes` at offset `at`.
+#[inline]
 pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
     if bytes.is_empty() {
         return Vec::new();
@@ -192,6 +211,7 @@ pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
 }
 
 /// Concatenates two slices.
+#[inline]
 pub(super) fn chain(mut first: Vec<Run>, second: Vec<Run>) -> Vec<Run> {
     let at = length(&first);
     first.extend(second.into_iter().map(|run| Run { at: run.at + at, ..run }));
@@ -199,6 +219,7 @@ pub(super) fn chain(mut first: Vec<Run>, second: Vec<Run>) -> Vec<Run> {
 }
 
 /// Splits a slice in two.
+#[inline]
 pub(super) fn cut(slice: &[Run], at: usize) -> (Vec<Run>, Vec<Run>) {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for run in slice {
@@ -214,6 +235,7 @@ pub(super) fn cut(slice: &[Run], at: usize) -> (Vec<Run>, Vec<Run>) {
     (first, second)
 }
 
+#[inline]
 pub(super) fn length(slice: &[Run]) -> usize {
     slice.iter().map(|run| run.length).sum()
 }

@@ -1,5 +1,8 @@
 //! Simulation of jobs of 2 to thousands of ranks in virtual time. It runs the production engines on a network
 //! that delays, tears and refuses requests by a seed. The same seed gives the same run.
+//!
+//! Every function is `#[inline]`, so that only programs that call the simulator compile it and the engine on it. Without
+//! the attribute, each build of the library takes three times the time.
 
 mod memory;
 mod net;
@@ -79,6 +82,7 @@ pub struct Faults {
 }
 
 impl Default for Conditions {
+    #[inline]
     fn default() -> Conditions {
         let rail = Rail {
             kind: RailKind::Connection,
@@ -122,11 +126,13 @@ pub struct Sim<W: Wire<Memory = SimMemory> = SimWire> {
 
 impl Sim {
     /// A job of `ranks` ranks, all with the same configuration.
+    #[inline]
     pub fn new(seed: u64, ranks: Rank, conditions: Conditions, config: &Config) -> Result<Sim, Misconfigured> {
         Sim::of(seed, conditions, vec![config.clone(); ranks as usize])
     }
 
     /// A job of ranks with these configurations.
+    #[inline]
     pub fn of(seed: u64, conditions: Conditions, configs: Vec<Config>) -> Result<Sim, Misconfigured> {
         Sim::over(seed, conditions, configs, |wire| wire)
     }
@@ -156,6 +162,7 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
     /// assert!(sim.engine(0).counters().resends > 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn over(
         seed: u64,
         conditions: Conditions,
@@ -176,21 +183,25 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
 
     /// The engine of a rank. After calls on it, a [`wake`](Self::wake) is needed for [`step`](Self::step) to
     /// run it.
+    #[inline]
     pub fn engine(&mut self, rank: Rank) -> &mut Engine<W> {
         &mut self.engines[rank as usize]
     }
 
     /// Number of registrations that a rank has.
+    #[inline]
     pub fn registrations(&self, rank: Rank) -> usize {
         self.net.borrow().ranks[rank as usize].keys.len()
     }
 
     /// Number of windows that a rank has open.
+    #[inline]
     pub fn windows(&self, rank: Rank) -> usize {
         self.net.borrow().ranks[rank as usize].windows.len()
     }
 
     /// Number of requests that a rank has posted, by rail.
+    #[inline]
     pub fn posts(&self, rank: Rank) -> [u64; RAILS] {
         self.traffic(rank).map(|traffic| traffic.all().requests)
     }
@@ -211,21 +222,25 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
     /// assert_eq!(sim.arrivals(1).most, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn traffic(&self, rank: Rank) -> [Traffic; RAILS] {
         self.net.borrow().ranks[rank as usize].traffic
     }
 
     /// Statistics of sends that arrived at a rank.
+    #[inline]
     pub fn arrivals(&self, rank: Rank) -> Arrivals {
         self.net.borrow().ranks[rank as usize].arrivals
     }
 
     /// Virtual time since the start, in nanoseconds.
+    #[inline]
     pub fn now(&self) -> u64 {
         self.net.borrow().now
     }
 
     /// Schedules progress of a rank after `after` nanoseconds, unless an earlier one is scheduled.
+    #[inline]
     pub fn wake(&mut self, rank: Rank, after: u64) {
         let mut net = self.net.borrow_mut();
         let at = net.now + after;
@@ -233,6 +248,7 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
     }
 
     /// Runs the next scheduled rank's progress; `None` if nothing is in flight any more.
+    #[inline]
     pub fn step(&mut self) -> Option<Rank> {
         let rank = self.net.borrow_mut().next_turn()?;
         if !self.stopped[rank as usize] {
@@ -251,6 +267,7 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
     }
 
     /// Makes a rail slower than [`Conditions::picoseconds`] by a factor, from now on and for all ranks.
+    #[inline]
     pub fn slow_down(&mut self, rail: usize, times: u64) {
         let slower = &mut self.net.borrow_mut().conditions.slower;
         slower.resize(slower.len().max(rail + 1), 1);
@@ -259,6 +276,7 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
 
     /// Cuts a rail between all ranks, or restores it. Ranks are notified within 0.1 ms. Requests that took
     /// effect without a reported completion are never reported.
+    #[inline]
     pub fn cut(&mut self, rail: usize, cut: bool) {
         self.net.borrow_mut().darken(rail, cut);
     }
@@ -288,22 +306,26 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
     /// assert!(sim.engine(1).completed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn mute(&mut self, rail: usize, mute: bool) {
         self.net.borrow_mut().mute[rail] = mute;
     }
 
     /// Makes a connection between the windows of two ranks, which lasts as long as the job.
+    #[inline]
     pub fn connect_windows(&mut self, a: Rank, b: Rank) {
         self.net.borrow_mut().windows.extend([(a, b), (b, a)]);
     }
 
     /// Stops progress of a rank, or restarts it. A stopped rank is alive: messages to it wait.
+    #[inline]
     pub fn stop(&mut self, rank: Rank, stopped: bool) {
         self.stopped[rank as usize] = stopped;
         self.wake(rank, 0);
     }
 
     /// Kills a rank; the other ranks are notified after some delay.
+    #[inline]
     pub fn kill(&mut self, rank: Rank) {
         self.stopped[rank as usize] = true;
         self.net.borrow_mut().kill(rank);

@@ -149,6 +149,7 @@ pub(super) enum Told {
 }
 
 impl Net {
+    #[inline]
     pub fn new(seed: u64, ranks: Rank, conditions: Conditions) -> Net {
         Net {
             now: 0,
@@ -168,6 +169,7 @@ impl Net {
     }
 
     /// Runs the network until a rank's turn; `None` if nothing is in flight any more.
+    #[inline]
     pub fn next_turn(&mut self) -> Option<Rank> {
         loop {
             let Reverse((at, _, happening)) = self.heap.pop()?;
@@ -207,6 +209,7 @@ impl Net {
     }
 
     /// Schedules a turn of a rank.
+    #[inline]
     pub fn turn(&mut self, rank: Rank, at: u64) {
         let place = &mut self.ranks[rank as usize];
         if place.turn_at.is_none_or(|turn| at < turn) {
@@ -215,12 +218,14 @@ impl Net {
         }
     }
 
+    #[inline]
     pub fn kill(&mut self, rank: Rank) {
         self.ranks[rank as usize].dead = true;
         self.cut(rank, None, &Told::Died);
     }
 
     /// Ends the lanes between a rank and one peer, or all peers, and notifies the peers.
+    #[inline]
     pub fn cut(&mut self, rank: Rank, with: Option<Rank>, told: &Told) {
         let cut = |a: Rank, b: Rank| (a == rank && with.is_none_or(|with| with == b)).then_some(b);
         self.waiting.retain(|(a, b, _)| cut(*a, *b).or(cut(*b, *a)).is_none());
@@ -236,15 +241,18 @@ impl Net {
         }
     }
 
+    #[inline]
     fn passes(&self, lane: (Rank, Rank, usize), generation: u64) -> bool {
         self.lanes.get(&lane).is_some_and(|flights| flights.generation == generation && flights.dark.is_none())
     }
 
+    #[inline]
     fn is_dark(&self, lane: (Rank, Rank, usize), generation: u64) -> bool {
         self.lanes.get(&lane).is_some_and(|flights| flights.generation == generation && flights.dark.is_some())
     }
 
     /// Cuts a rail, or restores it; ranks are notified later.
+    #[inline]
     pub fn darken(&mut self, rail: usize, dark: bool) {
         self.dark[rail] = dark;
         if dark {
@@ -257,6 +265,7 @@ impl Net {
     }
 
     /// Ends a lane and notifies its end.
+    #[inline]
     fn end(&mut self, lane: (Rank, Rank, usize)) {
         let (now, at) = (self.now, self.now + self.rng.u64(1..100_000));
         let Some(flights) = self.lanes.get_mut(&lane).filter(|flights| flights.dark.is_none()) else { return };
@@ -266,6 +275,7 @@ impl Net {
     }
 
     /// Makes the lanes of a pair; on a cut rail they are cut at once.
+    #[inline]
     pub fn connect(&mut self, a: Rank, b: Rank, rail: usize) {
         let none = [(a, b, rail), (b, a, rail)].iter().all(|lane| !self.lanes.contains_key(lane));
         if !(a != b && self.dark[rail] && none) {
@@ -278,6 +288,7 @@ impl Net {
     }
 
     /// Makes the lanes of a pair as soon as the rail passes requests and no ended lane of the pair is left.
+    #[inline]
     pub fn join(&mut self, a: Rank, b: Rank, rail: usize) {
         let ended = |lane| self.lanes.get(&lane).is_some_and(|flights| flights.dark.is_some());
         if a != b && self.dark[rail] || ended((a, b, rail)) || ended((b, a, rail)) {
@@ -298,6 +309,7 @@ impl Net {
     }
 
     /// Time at which both ends have made a lane.
+    #[inline]
     fn made(&mut self, a: Rank, b: Rank, rail: usize) -> u64 {
         let takes = match self.conditions.rails[rail].kind {
             RailKind::Connection => self.conditions.connecting,
@@ -312,6 +324,7 @@ impl Net {
     }
 
     /// Time at which a datagram posted now leaves its queue.
+    #[inline]
     pub fn queued(&mut self, rank: Rank) -> u64 {
         let (queues, takes) = self.conditions.queues;
         let place = &mut self.ranks[rank as usize].queues;
@@ -323,6 +336,7 @@ impl Net {
 
     /// Removes a lane. Returns the requests that `me` had posted on it and does not know to have taken
     /// effect.
+    #[inline]
     pub fn drain_failed(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<SimMemory>> {
         let (mut all, lane) = (Vec::new(), Lane { peer, rail });
         self.ranks[me as usize].inbox.retain(|(of, event)| match event {
@@ -339,15 +353,18 @@ impl Net {
         all
     }
 
+    #[inline]
     pub fn happens(&mut self, at: u64, happening: Happening) {
         self.happened += 1;
         self.heap.push(Reverse((at, self.happened, happening)));
     }
 
+    #[inline]
     pub fn latency(&mut self) -> u64 {
         self.rng.u64(self.conditions.latency.clone())
     }
 
+    #[inline]
     fn tell(&mut self, rank: Rank, lane: Lane, event: Event<SimMemory>) {
         if !self.ranks[rank as usize].dead {
             self.ranks[rank as usize].inbox.push_back((lane, event));
@@ -355,12 +372,14 @@ impl Net {
         }
     }
 
+    #[inline]
     pub fn wake(&mut self, rank: Rank) {
         let at = self.now + self.rng.u64(self.conditions.pause.clone());
         self.turn(rank, at);
     }
 
     /// Sends a datagram at time `at`, and applies the faults.
+    #[inline]
     pub fn throw(&mut self, (from, to, rail): (Rank, Rank, usize), what: &Thrown, at: u64) {
         let none = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
         let Faults { lost, doubled, late, delay, .. } = self.conditions.faults.clone().unwrap_or(none);
@@ -376,10 +395,12 @@ impl Net {
         }
     }
 
+    #[inline]
     fn happens_of(&mut self, of_a_thousand: u32) -> bool {
         self.rng.u32(..1000) < of_a_thousand
     }
 
+    #[inline]
     fn drop_in(&mut self, number: u64) {
         let Some((from, to, rail, what)) = self.datagrams.remove(&number) else { return };
         let place = &mut self.ranks[to as usize];
@@ -410,6 +431,7 @@ impl Net {
     }
 
     /// Delivers the first request of a lane at its peer.
+    #[inline]
     fn land(&mut self, from: Rank, to: Rank, rail: usize, generation: u64) {
         if !self.passes((from, to, rail), generation) {
             return;
@@ -494,6 +516,7 @@ impl Net {
 
 impl Opened {
     /// Places a datagram in the next receive, if one is left.
+    #[inline]
     fn take(&mut self, lane: Lane, bytes: &[Run], index: u8) {
         let mut places = (0..64).filter(|piece| self.window.wanted >> piece & 1 == 1);
         if let Some(place) = places.nth(self.came.len())
@@ -507,6 +530,7 @@ impl Opened {
 }
 
 /// Places a send in a slot of the rank.
+#[inline]
 fn arrived(place: &mut SimRank, lane: Lane, bytes: &[Run]) -> Event<SimMemory> {
     place.slots += 1;
     place.arrivals.most = place.arrivals.most.max(place.slots);

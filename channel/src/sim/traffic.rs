@@ -19,6 +19,7 @@ pub struct Volume {
 }
 
 impl AddAssign for Volume {
+    #[inline]
     fn add_assign(&mut self, more: Volume) {
         self.requests += more.requests;
         self.bytes += more.bytes;
@@ -44,6 +45,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Sum of all kinds.
+    #[inline]
     pub fn all(&self) -> Volume {
         let mut all = self.sends;
         all += self.puts;
@@ -53,6 +55,7 @@ impl Traffic {
 }
 
 impl AddAssign for Traffic {
+    #[inline]
     fn add_assign(&mut self, more: Traffic) {
         self.sends += more.sends;
         self.puts += more.puts;

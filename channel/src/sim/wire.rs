@@ -20,6 +20,7 @@ pub struct SimWire {
 }
 
 impl SimWire {
+    #[inline]
     pub(super) fn new(net: Rc<RefCell<Net>>, rank: Rank) -> SimWire {
         let (all, host) = (net.borrow().conditions.rails.clone(), net.borrow().conditions.host);
         let is_memory = |number: &usize| all[*number].kind == RailKind::Memory;
@@ -29,11 +30,13 @@ impl SimWire {
     }
 
     /// The network's lane for a lane of this rank.
+    #[inline]
     fn number(&self, lane: Lane) -> Lane {
         Lane { rail: self.numbers[usize::from(self.is_near(lane.peer))][lane.rail], ..lane }
     }
 
     /// The lane of this rank for a lane of the network.
+    #[inline]
     fn lane(&self, numbered: Lane) -> Lane {
         let row = &self.numbers[usize::from(self.is_near(numbered.peer))];
         Lane { rail: row.iter().position(|number| *number == numbered.rail).unwrap_or(0), ..numbered }
@@ -43,10 +46,12 @@ impl SimWire {
 impl Wire for SimWire {
     type Memory = SimMemory;
 
+    #[inline]
     fn rails(&self, near: bool) -> &[Rail] {
         &self.rails[usize::from(near)]
     }
 
+    #[inline]
     fn connect(&mut self, lane: Lane) {
         let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
@@ -57,20 +62,24 @@ impl Wire for SimWire {
         net.connect(self.rank, lane.peer, rail);
     }
 
+    #[inline]
     fn fails_over(&self) -> bool {
         true
     }
 
+    #[inline]
     fn drain_failed(&mut self, lane: Lane) -> Vec<Left<SimMemory>> {
         let Lane { peer, rail } = self.number(lane);
         self.net.borrow_mut().drain_failed(self.rank, peer, rail)
     }
 
+    #[inline]
     fn disconnect(&mut self, lane: Lane) {
         let Lane { peer, rail } = self.number(lane);
         self.net.borrow_mut().lanes.remove(&(self.rank, peer, rail));
     }
 
+    #[inline]
     fn connected_besides(&self, but: Rank) -> usize {
         let net = self.net.borrow();
         let has = |peer: Rank| {
@@ -82,15 +91,18 @@ impl Wire for SimWire {
         of_windows.count()
     }
 
+    #[inline]
     fn is_near(&self, peer: Rank) -> bool {
         self.host > 0 && self.rank / self.host == peer / self.host
     }
 
+    #[inline]
     fn opens(&mut self, lane: Lane) -> bool {
         self.connect(lane);
         true
     }
 
+    #[inline]
     fn abort_peer(&mut self, peer: Rank) {
         let net = &mut *self.net.borrow_mut();
         net.cut(self.rank, Some(peer), &Told::Unreachable);
@@ -102,10 +114,12 @@ impl Wire for SimWire {
         });
     }
 
+    #[inline]
     fn take(&mut self, length: usize) -> Option<SimMemory> {
         (length <= self.net.borrow().conditions.memory).then(|| SimMemory::zero(length))
     }
 
+    #[inline]
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(SimMemory, Key)> {
         let memory = self.take(length)?;
         let key = self.register(&memory, Lane { peer, rail: 0 })?;
@@ -114,6 +128,7 @@ impl Wire for SimWire {
         Some((memory, key))
     }
 
+    #[inline]
     fn publish(&mut self, peer: Rank, ring: &SimMemory, words: [u64; 2]) -> bool {
         if !self.is_near(peer) {
             return false;
@@ -126,27 +141,32 @@ impl Wire for SimWire {
         true
     }
 
+    #[inline]
     fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
         let net = self.net.borrow();
         let known = net.ranks[peer as usize].keys.get(&ring.key)?;
         (known.ring_of == Some(self.rank) && self.is_near(peer)).then_some(known.published)
     }
 
+    #[inline]
     fn reads(&mut self, _: Lane) -> bool {
         true
     }
 
+    #[inline]
     fn may_send_faster(&mut self, _: Lane, _: Key) -> bool {
         let mut net = self.net.borrow_mut();
         net.rng.u32(..) % 1000 < net.conditions.sent_faster
     }
 
+    #[inline]
     fn give(&mut self, memory: SimMemory) {
         if memory.is_slot {
             self.net.borrow_mut().ranks[self.rank as usize].slots -= 1;
         }
     }
 
+    #[inline]
     fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
         let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
@@ -160,6 +180,7 @@ impl Wire for SimWire {
         Some(Key { address: 0, key: net.keys })
     }
 
+    #[inline]
     fn release(&mut self, lane: Lane, key: Key) {
         let Lane { rail, .. } = self.number(lane);
         let place = &mut self.net.borrow_mut().ranks[self.rank as usize];
@@ -168,6 +189,7 @@ impl Wire for SimWire {
         assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
     }
 
+    #[inline]
     fn key_of(&self, memory: &SimMemory, rail: usize) -> Option<Key> {
         let net = self.net.borrow();
         let mut keys = net.ranks[self.rank as usize].keys.iter();
@@ -175,12 +197,14 @@ impl Wire for SimWire {
         Some(Key { address: 0, key: *key })
     }
 
+    #[inline]
     fn memory_of(&self, rail: usize, key: Key, length: usize, _: bool) -> Option<SimMemory> {
         let net = self.net.borrow();
         let known = net.ranks[self.rank as usize].keys.get(&key.key)?;
         (self.numbers[0].get(rail) == Some(&known.rail) && length <= known.memory.len()).then(|| known.memory.clone())
     }
 
+    #[inline]
     fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
         let memory = self.memory_of(lane.rail, window.into, window.at, true)?;
         let net = &mut *self.net.borrow_mut();
@@ -193,6 +217,7 @@ impl Wire for SimWire {
         Some(Key { address: 0, key })
     }
 
+    #[inline]
     fn close_window(&mut self, _: usize, window: Key) -> u64 {
         let closed = self.net.borrow_mut().ranks[self.rank as usize].windows.remove(&window.key);
         let Opened { memory, window, came, .. } = closed.expect("a window ends once");
@@ -208,6 +233,7 @@ impl Wire for SimWire {
         there
     }
 
+    #[inline]
     fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         let rail = self.rails(self.is_near(lane.peer))[lane.rail];
         let lane = self.number(lane);
@@ -327,6 +353,7 @@ impl Wire for SimWire {
         Ok(())
     }
 
+    #[inline]
     fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, SimMemory>, token: u64) -> Result<bool, Busy> {
         let (near, number) = (self.is_near(lane.peer), self.number(lane).rail);
         let mut net = self.net.borrow_mut();
@@ -347,6 +374,7 @@ impl Wire for SimWire {
         self.post(lane, Request::Read { from, at: 0, into, token }).map(|()| false)
     }
 
+    #[inline]
     fn poll(&mut self) -> Option<Event<SimMemory>> {
         let net = &mut *self.net.borrow_mut();
         let inbox = &mut net.ranks[self.rank as usize].inbox;
@@ -362,6 +390,7 @@ impl Wire for SimWire {
         Some(event.on(|lane| self.lane(lane)))
     }
 
+    #[inline]
     fn now(&self) -> u64 {
         self.net.borrow().now
     }

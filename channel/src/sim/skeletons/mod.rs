@@ -33,6 +33,7 @@ impl Outcome {
     /// let outcome = run(&ALL[2], 16, "aptus");
     /// assert_eq!(outcome.average(|channels| channels.near), 3.0, "EP reduces among 8 of a host");
     /// ```
+    #[inline]
     pub fn average(&self, of: impl Fn(&Channels) -> usize) -> f64 {
         self.channels.iter().map(of).sum::<usize>() as f64 / self.channels.len() as f64
     }
@@ -54,12 +55,14 @@ struct Program {
     jitter: fastrand::Rng,
 }
 
+#[inline]
 fn reductions(skeleton: &Skeleton, rank: Rank, ranks: Rank) -> impl Iterator<Item = Step> {
     (0..skeleton.reductions).flat_map(move |_| reduce(rank, ranks))
 }
 
 impl Program {
     /// The next step, if there is one.
+    #[inline]
     fn next(&mut self, rank: Rank, ranks: Rank) -> Option<Step> {
         while self.left.is_empty() {
             if self.iterations == 0 {
@@ -86,6 +89,7 @@ impl Program {
 /// let rails = |paths| skeletons::conditions(paths).rails.len();
 /// assert_eq!([rails(Paths::Connections), rails(Paths::Datagrams), rails(Paths::Both)], [2, 2, 3]);
 /// ```
+#[inline]
 pub fn conditions(paths: Paths) -> Conditions {
     let rail = Rail { read: true, write: true, longest: 8192 + 192, ..Conditions::default().rails[0] };
     let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 72, read: false, write: false, ..rail };
@@ -118,6 +122,7 @@ pub fn conditions(paths: Paths) -> Conditions {
 /// assert!(outcome.channels.iter().all(|channels| channels.connections <= 16 && channels.rings <= 8));
 /// assert!(outcome.took > 0);
 /// ```
+#[inline]
 pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
     run_on(skeleton, most, text, |_| ())
 }
@@ -129,6 +134,7 @@ pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
 /// let far = run_on(&ALL[2], 16, "rc", |conditions| conditions.latency = 100_000..100_001);
 /// assert!(far.took > run(&ALL[2], 16, "rc").took);
 /// ```
+#[inline]
 pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&mut Conditions)) -> Outcome {
     let ranks = if skeleton.square { most.isqrt().pow(2) } else { most };
     // MVAPICH keeps no account of unreceived messages.

@@ -72,17 +72,20 @@ const fn skeleton(
 }
 
 /// Exchange in both directions with each of these peers.
+#[inline]
 fn with(peers: impl IntoIterator<Item = Rank>, bytes: usize) -> Step {
     let receives: Vec<Rank> = peers.into_iter().collect();
     Step { sends: receives.iter().map(|peer| (*peer, bytes)).collect(), receives, compute: 0 }
 }
 
+#[inline]
 fn compute(nanoseconds: u64) -> Step {
     Step { compute: nanoseconds, ..Step::default() }
 }
 
 /// Reduction of a few words among all ranks: recursive doubling. If the number of ranks is no power of two,
 /// the first ranks combine in pairs beforehand, and one of each pair then waits for the result.
+#[inline]
 pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     const BYTES: usize = 40;
     let most = 1 << ranks.ilog2();
@@ -121,6 +124,7 @@ pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
 }
 
 /// Multipartition on a square of ranks: faces with six neighbours, then a sweep each way in three directions.
+#[inline]
 fn multipartition(rank: Rank, ranks: Rank, face: usize, line: usize, work: u64) -> Vec<Step> {
     let p = ranks.isqrt();
     let (i, j) = (rank % p, rank / p);
@@ -136,15 +140,18 @@ fn multipartition(rank: Rank, ranks: Rank, face: usize, line: usize, work: u64) 
     steps
 }
 
+#[inline]
 fn bt(rank: Rank, ranks: Rank) -> Vec<Step> {
     multipartition(rank, ranks, 6000, 3000, 60_000)
 }
 
+#[inline]
 fn sp(rank: Rank, ranks: Rank) -> Vec<Step> {
     multipartition(rank, ranks, 5000, 1500, 40_000)
 }
 
 /// Sums along a row of the matrix, by halves, and the exchange of the transposed part.
+#[inline]
 fn cg(rank: Rank, ranks: Rank) -> Vec<Step> {
     let bits = ranks.ilog2();
     let (columns, rows) = (1 << bits.div_ceil(2), 1 << (bits / 2));
@@ -163,11 +170,13 @@ fn cg(rank: Rank, ranks: Rank) -> Vec<Step> {
     steps
 }
 
+#[inline]
 fn ep(_: Rank, _: Rank) -> Vec<Step> {
     vec![compute(1_000_000)]
 }
 
 /// All-to-all exchange, one peer after the other.
+#[inline]
 fn ft(rank: Rank, ranks: Rank) -> Vec<Step> {
     let mut steps = vec![compute(200_000)];
     steps.extend((1..ranks).map(|by| with([rank ^ by], 1024)));
@@ -176,6 +185,7 @@ fn ft(rank: Rank, ranks: Rank) -> Vec<Step> {
 
 /// Levels of a multigrid, down and up: neighbours among the ranks that hold part of a level, further apart at
 /// coarser levels.
+#[inline]
 fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
     const LEVELS: u32 = 9;
     let bits = ranks.ilog2();
@@ -210,6 +220,7 @@ fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
 }
 
 /// Wavefronts over a grid of ranks, plane by plane: from the first corner to the last, and back.
+#[inline]
 fn lu(rank: Rank, ranks: Rank) -> Vec<Step> {
     const PLANES: u32 = 20;
     let across = 1 << ranks.ilog2().div_ceil(2);
@@ -230,6 +241,7 @@ fn lu(rank: Rank, ranks: Rank) -> Vec<Step> {
 }
 
 /// Size of a box of ranks, and the rank's place in it.
+#[inline]
 fn cube(rank: Rank, ranks: Rank) -> ([Rank; 3], [Rank; 3]) {
     let bits = ranks.ilog2();
     let x = bits.div_ceil(3);
@@ -240,6 +252,7 @@ fn cube(rank: Rank, ranks: Rank) -> ([Rank; 3], [Rank; 3]) {
 
 /// Peers at these distances along the axes. Beyond an end there is no peer, or, with `round`, the box wraps
 /// around.
+#[inline]
 fn around(rank: Rank, ranks: Rank, distances: &[i64], round: bool) -> Vec<(Rank, [i64; 3])> {
     let (size, place) = cube(rank, ranks);
     let moved = |axis: usize, by: i64| {
@@ -264,6 +277,7 @@ fn around(rank: Rank, ranks: Rank, distances: &[i64], round: bool) -> Vec<(Rank,
 
 /// Patches send their atoms to patches up to two away, and receive forces; direct neighbours exchange far
 /// more often.
+#[inline]
 fn namd(rank: Rank, ranks: Rank) -> Vec<Step> {
     let peers = around(rank, ranks, &[0, 1, -1, 2, -2], true);
     let near = peers
@@ -275,6 +289,7 @@ fn namd(rank: Rank, ranks: Rank) -> Vec<Step> {
 }
 
 /// Levels of a multigrid coarsened along one axis at a time: all corners at distances that are powers of two.
+#[inline]
 fn smg(rank: Rank, ranks: Rank) -> Vec<Step> {
     let peers = around(rank, ranks, &[0, 1, -1, 2, -2, 4, -4], false);
     let at = |least: i64, most: i64| {
