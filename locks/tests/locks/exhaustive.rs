@@ -55,13 +55,13 @@ fn check_all<const C: u32>(
 }
 
 /// Checks random schedules of a mix with too many states.
-fn check_few<const C: u32>(what: &str, rows: &[Vec<Call>]) {
-    let sim = Mix::<C>::new(rows.to_vec()).sim();
+fn check_few<const C: u32>(what: &str, delivery: Delivery, rows: &[Vec<Call>]) {
+    let sim = Mix::<C>::new(rows.to_vec()).sim().with_delivery(delivery);
     let begun = Instant::now();
     for seed in 0..20_000 {
-        sim.run_random(seed).unwrap_or_else(|failure| panic!("{what}: {failure}"));
+        sim.run_random(seed).unwrap_or_else(|failure| panic!("{what}, {delivery:?}: {failure}"));
     }
-    println!("{what}: 20000 random schedules, {:.1?}", begun.elapsed());
+    println!("{what}, {delivery:?}: 20000 random schedules, {:.1?}", begun.elapsed());
 }
 
 fn is_shared(call: &Call) -> bool {
@@ -101,10 +101,10 @@ fn two_ranks_hold_properties_in_every_schedule() {
     for requests in 1..=4 {
         check_all::<16>(format!("2 ranks x {requests}"), Immediate, mixes(2, requests));
         check_all::<16>(format!("2 ranks x {requests}"), Watched, mixes(2, requests));
+        check_all::<16>(format!("2 ranks x {requests}"), Torn, mixes(2, requests));
     }
     for requests in 1..=3 {
         check_all::<16>(format!("2 ranks x {requests}"), Deferred, mixes(2, requests));
-        check_all::<16>(format!("2 ranks x {requests}"), Torn, mixes(2, requests));
     }
 }
 
@@ -131,10 +131,12 @@ fn four_ranks_hold_properties_in_every_schedule() {
     }
     // Two requests each, where that is feasible.
     let twice = [vec![[shared(0), shared(0)].concat(); 4]];
-    check_all::<16>("4 ranks x 2, readers", Immediate, twice.into_iter());
+    for delivery in [Immediate, Torn] {
+        check_all::<16>("4 ranks x 2, readers", delivery, twice.clone().into_iter());
+    }
     let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
     let again = last.into_iter().map(|twice| vec![exclusive(0), shared(0), shared(0), twice]);
-    for delivery in [Immediate, Watched] {
+    for delivery in [Immediate, Watched, Torn] {
         check_all::<16>("4 ranks, one of them x 2", delivery, again.clone());
     }
 }
@@ -155,10 +157,12 @@ fn narrow_counts_reach_the_gate_and_hold_properties() {
 #[ignore = "long: `tests/full` runs it"]
 fn three_ranks_at_the_gate_hold_properties() {
     let again = [shared(0), exclusive(0)].concat();
-    let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
-    check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", Immediate, once);
+    for delivery in [Immediate, Torn] {
+        let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
+        check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", delivery, once);
+    }
     for rows in mixes(3, 2) {
-        check_few::<3>("3 ranks x 2, counts of 3 bits", &rows);
+        check_few::<3>("3 ranks x 2, counts of 3 bits", Immediate, &rows);
     }
 }
 
@@ -255,7 +259,7 @@ fn deadlines_at_the_gate_keep_queue_order() {
 fn deadlines_of_four_ranks_keep_queue_order() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     for mix in with_deadlines(&rows, 4) {
-        check_few::<16>("4 ranks with deadlines", &mix);
+        check_few::<16>("4 ranks with deadlines", Immediate, &mix);
     }
 }
 
@@ -403,9 +407,17 @@ fn acquire_all_in_any_order_holds_properties() {
 fn acquire_all_beside_ordered_locks_never_deadlocks() {
     // Two calls for all locks and two writers could deadlock if the former did not release the higher locks.
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
-    check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());
-    let rows = [all(), all(), exclusive(0), exclusive(1)];
-    check_few::<16>("two take all locks, two one each", &rows);
+    for delivery in ALL {
+        let two = [vec![all(), in_order.clone()]];
+        check_all::<16>("one takes all locks, one two in order", delivery, two.into_iter());
+    }
+    let three = vec![all(), all(), in_order];
+    check_all::<16>("two take all locks, one two in order", Immediate, [three.clone()].into_iter());
+    check_few::<16>("two take all locks, one two in order", Torn, &three);
+    let four = [all(), all(), exclusive(0), exclusive(1)];
+    for delivery in [Immediate, Torn] {
+        check_few::<16>("two take all locks, two one each", delivery, &four);
+    }
 }
 
 /// Counts of three bits wrap and are renormalised.
@@ -414,12 +426,25 @@ fn narrow_counts_wrap_and_are_renormalised() {
     let reads = |n: usize| shared(0).repeat(n);
     let rows = [
         vec![reads(9), reads(9)],
-        vec![reads(3), reads(3), reads(3)],
         vec![reads(4), [reads(4), exclusive(0)].concat()],
         vec![[exclusive(0), reads(2)].concat(), [reads(4), exclusive(0)].concat()],
         vec![reads(3), reads(2), exclusive(0)],
     ];
-    check_all::<3>("counts of 3 bits", Immediate, rows.into_iter());
+    for delivery in [Immediate, Torn] {
+        check_all::<3>("counts of 3 bits", delivery, rows.clone().into_iter());
+    }
+    check_all::<3>("counts of 3 bits", Immediate, three_readers());
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn narrow_counts_wrap_with_torn_atomics() {
+    check_all::<3>("counts of 3 bits", Torn, three_readers());
+}
+
+/// Three ranks that read three times each, so that counts of three bits wrap.
+fn three_readers() -> impl Iterator<Item = Vec<Vec<Call>>> {
+    [vec![shared(0).repeat(3); 3]].into_iter()
 }
 
 /// The failure of a mutant on the first of these mixes that reveals it, preferably by its effect on calls.

@@ -176,10 +176,10 @@ fn explore<const C: u32>(sim: &Sim<Rows<C>>) -> Seen {
 /// Lets each verb of rank 0 fail, in every way, until a plan's verb is beyond the last.
 fn at_every_place<const C: u32>(rows: &[Vec<Call>]) {
     let (mut states, mut places, mut held_up) = (0, 0, 0);
-    // With more than two busy ranks, messages in flight and atomics in two steps make too many states.
+    // With more than two busy ranks, messages in flight make too many states.
     let busy = rows.iter().filter(|row| !row.is_empty()).count();
     let all = [Delivery::Immediate, Delivery::Watched, Delivery::Torn, Delivery::Deferred];
-    for delivery in all.into_iter().take(if busy > 2 { 2 } else { 4 }) {
+    for delivery in all.into_iter().take(if busy > 2 { 3 } else { 4 }) {
         for nth in 0.. {
             let mut failed = 0;
             for how in [How::Refused, How::Unheard, How::Lost] {

@@ -133,7 +133,7 @@ impl Trace {
 }
 
 const LEGEND: &str =
-    "Lanes: green holds the lock, blue in a call, dashed red waits. Arrows: blue changes, orange wakes, red fails.";
+    "Lanes: green holds a lock, blue in a call, dashed red waits. Arrows: blue changes, orange wakes, red fails.";
 
 const BLUE: &str = "#36c";
 const GREY: &str = "#999";
