@@ -15,7 +15,7 @@ pub mod variables;
 
 pub use interfaces::{Interface, interfaces};
 pub use listen::listen;
-pub use listen_at::{ListenAt, ListenError, MOST_ADDRESSES, Ports, Selector};
+pub use listen_at::{ListenAt, ListenError, Ports, Selector};
 pub use lock::lock;
 pub use random::random;
 pub use tcp::Tcp;

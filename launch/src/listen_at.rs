@@ -8,9 +8,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
-/// Most addresses of a listener that are published.
-pub const MOST_ADDRESSES: usize = 16;
-
 /// The variables that select where to listen.
 ///
 /// # Examples
@@ -92,8 +89,7 @@ impl ListenAt {
             });
             ListenError::System { what: format!("listening on {on} at {}", at[0]), source }
         })?;
-        let addresses = published.iter().take(MOST_ADDRESSES);
-        Ok((listener, addresses.map(|found| SocketAddr::new(found.address, port)).collect()))
+        Ok((listener, published.iter().map(|found| SocketAddr::new(found.address, port)).collect()))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::event_count;
 use crate::memory::View;
 use crate::progress::Progress;
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use transom_windows::{FabricError, Wait, Wake};
 
 /// Polls before the clock is read: most waits are over by then. The second number is for ranks that share cores, where
@@ -37,8 +37,7 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u6
 
 #[inline(always)]
 pub(crate) fn notify(at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
-    // The event count has the fence between this store and the look for sleepers.
-    at.own_word(offset)?.store(value, Release);
+    at.own_word(offset)?.store(value, SeqCst);
     notify_waiters(at, wake);
     Ok(())
 }

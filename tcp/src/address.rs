@@ -2,7 +2,9 @@
 
 use crate::greet::Secret;
 use std::net::SocketAddr;
-use transom_launch::MOST_ADDRESSES;
+
+/// Most addresses that a rank publishes.
+pub const MOST: usize = 16;
 
 /// The secret and the addresses that a rank sends to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +33,7 @@ impl Contact {
             addresses.push(std::str::from_utf8(text).ok()?.parse().ok()?);
             rest = more;
         }
-        (1..=MOST_ADDRESSES).contains(&addresses.len()).then_some(Contact { secret: *secret, addresses })
+        (1..=MOST).contains(&addresses.len()).then_some(Contact { secret: *secret, addresses })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A rank among its peers: the service thread, and the lanes to peers, each connected when it is first used.
 
-use crate::address::Contact;
+use crate::address::{Contact, MOST};
 use crate::carrier::Socket;
 use crate::error::TcpError;
 use crate::execute::Executor;
@@ -68,7 +68,8 @@ pub fn keep_alive(stream: impl AsFd) {
 impl Endpoint {
     /// Listens, tells all peers, and serves them from now on. Collective.
     pub fn open(job: &Arc<dyn Bootstrap>, node: &Node) -> Result<Endpoint, TcpError> {
-        let prepared = LISTEN_AT.listen().map_err(TcpError::from).and_then(|(listener, addresses)| {
+        let prepared = LISTEN_AT.listen().map_err(TcpError::from).and_then(|(listener, mut addresses)| {
+            addresses.truncate(MOST);
             let secret = random().map_err(|source| TcpError::System { what: "drawing a secret".into(), source })?;
             Ok((listener, Contact { secret, addresses }))
         });

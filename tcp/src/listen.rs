@@ -18,7 +18,10 @@ use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,8 +39,8 @@ const TICK: Duration = Duration::from_millis(500);
 /// Time for which the thread leaves connections to a program thread that helps, and the longest time since its last help.
 const STANDBY: Duration = Duration::from_micros(40);
 const HELPED: Duration = Duration::from_micros(20);
-/// Turns of connections within one help.
-const HELP: usize = 4;
+/// Time after which a help takes up no further connection.
+const HELP: Duration = Duration::from_micros(100);
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
@@ -89,7 +92,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.shared.ends.store(true, Relaxed);
+        self.shared.ends.store(true, SeqCst);
         self.shared.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -137,10 +140,11 @@ impl Shared {
                 Err(error) => return tracing::error!(%error, "the service thread of TCP cannot wait, and ends"),
             }
             if events.iter().any(|event| event.data.u64() == WAKE) {
-                if self.ends.load(Relaxed) {
+                // In this order: the read takes a wake-up that comes before it, and so `ends` is seen.
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                if self.ends.load(SeqCst) {
                     return;
                 }
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             } else if !events.is_empty() && self.is_helped() {
                 std::thread::sleep(STANDBY);
                 continue;
@@ -149,7 +153,7 @@ impl Shared {
                 worked = Instant::now();
             }
             let mut state = lock(&self.state);
-            state.step(&events);
+            state.step(&events, None);
             timeout = state.timeout(worked);
         }
     }
@@ -169,14 +173,13 @@ impl Shared {
         let mut memory = [const { MaybeUninit::uninit() }; EVENTS];
         // The thread reports a failure.
         let Ok((mut events, _)) = epoll::wait(&self.epoll, &mut memory, Some(&Timespec::default())) else { return };
-        for _ in 0..HELP {
-            if events.is_empty() && state.ready.is_empty() {
-                return;
-            }
-            state.step(events);
+        let (had_timer, until) = (state.has_timer(), Instant::now() + HELP);
+        while !(events.is_empty() && state.ready.is_empty()) && Instant::now() < until {
+            state.step(events, Some(until));
             events = &mut [];
         }
-        if !state.ready.is_empty() {
+        // The thread may sleep without a timeout.
+        if !state.ready.is_empty() || state.has_timer() && !had_timer {
             self.wake();
         }
     }
@@ -217,17 +220,32 @@ impl Loop {
         let time = if !self.ready.is_empty() || !self.house.is_oversubscribed && worked.elapsed() < LOOK {
             Some(Duration::ZERO)
         } else {
-            (self.paused.is_some() || !self.strangers.is_empty()).then_some(TICK)
+            self.has_timer().then_some(TICK)
         };
         time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ })
     }
 
-    /// Serves connections with requests that were not executed yet, and those that the events name.
-    fn step(&mut self, events: &[epoll::Event]) {
-        for number in std::mem::take(&mut self.ready) {
+    /// Returns whether something is due at a time, without an event.
+    fn has_timer(&self) -> bool {
+        self.paused.is_some() || !self.strangers.is_empty()
+    }
+
+    /// Serves connections with requests that were not executed yet, and those that the events name; takes up none after
+    /// `until`. Events that are left out come again.
+    fn step(&mut self, events: &[epoll::Event], until: Option<Instant>) {
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
+        let ready = std::mem::take(&mut self.ready);
+        for (at, &number) in ready.iter().enumerate() {
+            if is_late() {
+                self.ready.extend(&ready[at..]);
+                break;
+            }
             self.serve(number);
         }
         for event in events {
+            if is_late() {
+                break;
+            }
             match event.data.u64() {
                 WAKE => {}
                 LISTENER => self.accept(),
@@ -419,27 +437,42 @@ mod tests {
         let (shared, mut peer) = without_thread();
         assert!(!shared.is_helped());
         peer.write_all(Request::Flush.encode().0.bytes()).unwrap();
-        shared.help();
         let mut reply = [0; 100];
-        assert_eq!(peer.read(&mut reply).unwrap(), 12);
-        assert!(!is_woken(&shared));
+        while peer.read(&mut reply).is_err() {
+            shared.help();
+        }
     }
 
-    /// No event tells of requests that the helper has received and not executed.
+    /// Requests that were received and not executed cause no event.
     #[test]
-    fn helper_wakes_the_thread_for_what_it_leaves() {
+    fn late_step_leaves_requests_to_a_later_one() {
         let (shared, mut peer) = without_thread();
         // A turn executes 64 requests.
-        let requests = 64 * HELP + 1;
-        peer.write_all(&Request::Flush.encode().0.bytes().repeat(requests)).unwrap();
-        shared.help();
-        assert!(is_woken(&shared));
+        peer.write_all(&Request::Flush.encode().0.bytes().repeat(65)).unwrap();
+        lock(&shared.state).serve(FIRST);
         assert_eq!(lock(&shared.state).ready, [FIRST]);
-        let mut replies = vec![0; 12 * requests];
-        assert_eq!(peer.read(&mut replies).unwrap(), 12 * (requests - 1));
-        shared.help();
-        assert!(!is_woken(&shared) && lock(&shared.state).ready.is_empty());
+        lock(&shared.state).step(&[], Some(Instant::now()));
+        assert_eq!(lock(&shared.state).ready, [FIRST]);
+        let mut replies = vec![0; 12 * 65];
+        assert_eq!(peer.read(&mut replies).unwrap(), 12 * 64);
+        // A help ends early if this thread loses its core; then it wakes the thread.
+        while !lock(&shared.state).ready.is_empty() {
+            shared.help();
+            assert!(lock(&shared.state).ready.is_empty() || is_woken(&shared));
+        }
         assert_eq!(peer.read(&mut replies).unwrap(), 12);
+    }
+
+    /// A stranger that sends nothing is ended at a time, without an event.
+    #[test]
+    fn stranger_that_a_helper_accepts_wakes_the_thread() {
+        let (shared, _peer) = without_thread();
+        let address = lock(&shared.state).listener.local_addr().unwrap();
+        let _stranger = std::net::TcpStream::connect(address).unwrap();
+        while lock(&shared.state).strangers.is_empty() {
+            shared.help();
+        }
+        assert!(is_woken(&shared));
     }
 
     #[test]

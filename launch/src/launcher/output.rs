@@ -245,9 +245,11 @@ impl Output {
         self.sources.iter_mut().find_map(|source| source.file_error.take())
     }
 
-    /// Queues a line of the launcher's own for stderr.
+    /// Queues a line of the launcher's own for stderr, behind the lines of ranks that are held back.
     pub fn say(&mut self, line: &str) {
         if let Sink::Forwarded(queue) = &mut self.sink {
+            let lines = queue.repeats.all();
+            queue.push_joined(lines);
             queue.push(Stream::Stderr, &[format!("transom: {line}\n").as_bytes()]);
         }
     }
@@ -519,13 +521,15 @@ mod tests {
                     pthread_kill(asked, Signal::SIGURG).unwrap();
                 }
             });
+            while !heard.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             let wrong = (0..50_000).filter(|_| ready(writer.as_fd())).count();
             stop.store(true, Ordering::Relaxed);
             signals.join().unwrap();
             assert_eq!(wrong, 0, "times that a full pipe was reported ready");
         });
         signal_hook::low_level::unregister(handler);
-        assert!(heard.load(Ordering::Relaxed));
         drop(reader);
     }
 }
