@@ -138,7 +138,7 @@ impl Endpoint {
             return Ok(lane);
         }
         let socket = Socket::new(self.connect(peer, Use::Memory, check)?);
-        Ok(lane.get_or_init(|| Lane::new(socket, self.looks)))
+        Ok(lane.get_or_init(|| Lane::new(socket, self.looks, self.service.helper())))
     }
 
     /// Connects to a peer.

@@ -67,6 +67,8 @@ pub struct Lane<C> {
     descriptor: Arc<OwnedFd>,
     /// Attempts to receive before a thread sleeps.
     looks: u32,
+    /// Called between attempts: serves peers, whose requests would first wake the service thread.
+    idle: Box<dyn Fn() + Send + Sync>,
 }
 
 struct LaneState<C> {
@@ -156,14 +158,14 @@ impl<C: Carrier> LaneState<C> {
 }
 
 impl<C: Carrier> Lane<C> {
-    /// A lane over a connection. `looks`: attempts to receive a reply before a thread sleeps.
-    pub fn new(carrier: C, looks: u32) -> Arc<Self> {
+    /// A lane over a connection. `looks`: attempts to receive a reply before a thread sleeps. `idle` is called between them.
+    pub fn new(carrier: C, looks: u32, idle: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         let descriptor = carrier.descriptor().clone();
         let slots = Slots::default();
         let (flush_ahead, broken) = Default::default();
         let (is_awaited, is_sending, sleepers) = Default::default();
         let state = LaneState { carrier, slots, flush_ahead, is_awaited, is_sending, sleepers, broken };
-        Arc::new(Lane { state: Mutex::new(state), arrived: Condvar::new(), descriptor, looks })
+        Arc::new(Lane { state: Mutex::new(state), arrived: Condvar::new(), descriptor, looks, idle: Box::new(idle) })
     }
 
     fn lock(&self) -> MutexGuard<'_, LaneState<C>> {
@@ -423,7 +425,7 @@ impl<C: Carrier> Ticket<C> {
             looks += 1;
             if looks <= lane.looks && !state.is_awaited {
                 drop(state);
-                std::hint::spin_loop();
+                (lane.idle)();
                 state = lane.lock();
                 continue;
             }

@@ -88,6 +88,12 @@ impl Service {
     pub fn help(&self) {
         self.shared.help();
     }
+
+    /// [`help`](Self::help) for a lane, which may outlive the service.
+    pub fn helper(&self) -> impl Fn() + Send + Sync + 'static {
+        let shared = self.shared.clone();
+        move || shared.help()
+    }
 }
 
 impl Drop for Service {
@@ -97,6 +103,10 @@ impl Drop for Service {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        // A lane may keep the rest.
+        let mut state = lock(&self.shared.state);
+        state.served.clear();
+        state.strangers.clear();
     }
 }
 

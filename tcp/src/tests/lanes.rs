@@ -55,7 +55,7 @@ impl Target {
 }
 
 fn lane(stream: impl Into<OwnedFd>) -> Arc<Lane<Socket>> {
-    Lane::new(Socket::new(stream.into()), 0)
+    Lane::new(Socket::new(stream.into()), 0, || ())
 }
 
 fn ok() -> Result<(), FabricError> {
