@@ -36,7 +36,7 @@ pub enum ListenError {
     /// This machine has no address that is selected.
     #[error("{why}")]
     NoAddress {
-        /// What was selected, and what this machine has.
+        /// The selection, and the addresses of this machine.
         why: String,
     },
     /// The system refused.
@@ -70,7 +70,7 @@ impl ListenAt {
     /// Listens for connections; returns the addresses at which others reach the listener.
     ///
     /// # Errors
-    /// Those of [`usable`](Self::usable); [`ListenError::System`] if no port of the range is free.
+    /// The errors of [`usable`](Self::usable); [`ListenError::System`] if no port of the range is free.
     pub fn listen(&self) -> Result<(TcpListener, Vec<SocketAddr>), ListenError> {
         let usable = self.usable()?;
         // IPv6 accepts IPv4 connections too; IPv4 is for systems without IPv6.

@@ -1,7 +1,6 @@
 //! Errors of opening the provider.
 
 use transom_launch::ListenError;
-use transom_launch::variables::VariableError;
 use transom_windows::FabricError;
 
 /// The reason why the provider over TCP cannot be used.
@@ -14,15 +13,9 @@ use transom_windows::FabricError;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {
-    /// A TRANSOM_ variable has an invalid value.
+    /// The rank cannot listen for connections.
     #[error(transparent)]
-    Variable(#[from] VariableError),
-    /// No address of this machine is usable.
-    #[error("{why}")]
-    NoAddress {
-        /// The finding, and the alternatives.
-        why: String,
-    },
+    Listen(#[from] ListenError),
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
@@ -41,16 +34,6 @@ pub enum TcpError {
         /// The other rank.
         rank: transom_locks::Rank,
     },
-}
-
-impl From<ListenError> for TcpError {
-    fn from(error: ListenError) -> Self {
-        match error {
-            ListenError::Variable(error) => TcpError::Variable(error),
-            ListenError::System { what, source } => TcpError::System { what, source },
-            other => TcpError::NoAddress { why: other.to_string() },
-        }
-    }
 }
 
 transom_windows::joins_error!(TcpError);

@@ -26,5 +26,5 @@ pub const PORTS: Variable = Variable {
     check: readable::<Ports>,
 };
 
-/// Where a rank listens.
+/// The interface and the ports at which a rank listens.
 pub const LISTEN_AT: ListenAt = ListenAt { interface: &INTERFACE, ports: &PORTS };

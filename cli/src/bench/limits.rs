@@ -48,7 +48,7 @@ pub struct Bare {
     /// answer. Otherwise 0.
     pub one_way: f64,
     pub round_trip: f64,
-    /// As `round_trip`, with an answering end that sleeps until the request arrives.
+    /// The same round trip, with an answering end that sleeps until the request arrives.
     pub asleep: f64,
 }
 

@@ -17,7 +17,7 @@ pub struct Comparison {
     /// The element type, as in a task.
     pub element: &'static str,
     pub ranks: usize,
-    /// As in a task.
+    /// Number of host names, as in a task.
     pub hosts: usize,
     /// The figure that is compared.
     pub figure: &'static str,

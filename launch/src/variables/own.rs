@@ -151,7 +151,7 @@ pub const HUB_PORTS: Variable = Variable {
     check: readable::<Ports>,
 };
 
-/// Where the hub listens.
+/// The interface and the ports at which the hub listens.
 pub const LISTEN_AT: ListenAt = ListenAt { interface: &HUB_INTERFACE, ports: &HUB_PORTS };
 
 /// Location of the job's secret.

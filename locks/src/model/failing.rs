@@ -58,7 +58,7 @@ pub enum How {
     Lost,
 }
 
-/// What fails after the planned verb.
+/// The verbs that fail after the planned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extent {
     /// Nothing: the planned verb fails alone.
@@ -76,7 +76,7 @@ pub struct Plan {
     pub nth: usize,
     /// The way it fails.
     pub how: How,
-    /// What fails after it.
+    /// The verbs that fail after it.
     pub extent: Extent,
 }
 
@@ -173,9 +173,9 @@ impl<N: Network> Failing<N> {
 pub enum Pending<P> {
     /// Its result is returned.
     Heard(P),
-    /// It is executed, and its result is lost.
+    /// The addition is executed, and its result is lost.
     Unheard(P),
-    /// It is not executed.
+    /// The addition is not executed.
     Lost,
 }
 

@@ -345,7 +345,7 @@ fn block_size_matches_documented_formula() {
     }
 }
 
-/// In a scan the last rank's elements, in a reduction the root's: a copy into a cell would be in vain.
+/// No rank takes the elements of a scan's last rank, or of a reduction's root.
 #[test]
 fn elements_that_no_rank_takes_are_not_posted() {
     const LEN: usize = 4096;
