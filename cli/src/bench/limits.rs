@@ -112,10 +112,15 @@ pub fn bare(bytes: usize, far: bool) -> Bare {
         let words: Vec<_> = (0..if far { FAR as u64 } else { 1 }).map(AtomicU64::new).collect();
         let mut random = Random(2);
         let atomic = match &words[..] {
-            [word] => median(Duration::from_micros(300), || _ = black_box(word.fetch_add(black_box(1), SeqCst))),
-            words => median(Duration::from_millis(50), || {
-                let number = random.next();
-                words[number as usize % FAR].fetch_xor(number, SeqCst);
+            // Keeps the values in a register: a locked instruction awaits all earlier stores.
+            [word] => median(Duration::from_micros(300), |count| {
+                black_box((0..count).fold(0, |values, _| values ^ word.fetch_add(1, SeqCst)));
+            }),
+            words => median(Duration::from_millis(50), |count| {
+                for _ in 0..count {
+                    let number = random.next();
+                    words[number as usize % FAR].fetch_xor(number, SeqCst);
+                }
             }),
         };
         let (source, mut into) = (Buffer::new(bytes, |_| 1u8), Buffer::new(bytes, |_| 0u8));
@@ -133,20 +138,32 @@ fn copy(source: &[u8], into: &mut [u8]) -> f64 {
         16 => known::<16>(time, source, into),
         32 => known::<32>(time, source, into),
         64 => known::<64>(time, source, into),
-        _ => median(time, || black_box(&mut *into).copy_from_slice(black_box(source))),
+        _ => median(time, |count| {
+            for _ in 0..count {
+                black_box(&mut *into).copy_from_slice(black_box(source));
+            }
+        }),
     }
 }
 
 fn known<const LEN: usize>(time: Duration, source: &[u8], into: &mut [u8]) -> f64 {
     let (Some(source), Some(into)) = (source.first_chunk::<LEN>(), into.first_chunk_mut::<LEN>()) else { return 0.0 };
-    median(time, || *black_box(&mut *into) = *black_box(source))
+    let (source, into) = (black_box(source), black_box(into));
+    median(time, |count| {
+        for _ in 0..count {
+            *into = *source;
+            // Without a value it only keeps the compiler from merging the copies.
+            black_box(());
+        }
+    })
 }
 
-/// The median time of a call in nanoseconds, over batches that together take about `time`.
-fn median(time: Duration, mut call: impl FnMut()) -> f64 {
+/// The median time of a call in nanoseconds, over batches that together take about `time`. `calls` runs the given number of
+/// calls.
+fn median(time: Duration, mut calls: impl FnMut(usize)) -> f64 {
     let mut batch = |count: usize| {
         let begun = Instant::now();
-        (0..count).for_each(|_| call());
+        calls(count);
         begun.elapsed()
     };
     let mut count = 1;
