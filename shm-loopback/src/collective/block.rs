@@ -153,6 +153,12 @@ impl Block {
         at + (rank * cells + round as usize % cells) * bytes
     }
 
+    /// Returns the offset and length of the long cells of `rank`.
+    pub fn long_cells_of(self, rank: Rank) -> (usize, usize) {
+        let bytes = self.long_cells * self.cell_bytes();
+        (self.long + rank * bytes, bytes)
+    }
+
     /// Returns the rounds after which data of `len` bytes is overwritten by data of the same length.
     #[inline(always)]
     pub fn lasts(self, len: usize) -> u64 {

@@ -197,6 +197,60 @@ impl ShmCollective {
         self.lines.see_all(last)
     }
 
+    /// Folds the elements of the first `first` ranks, which are this rank and lower ones, or only lower ones.
+    pub(super) fn scan_directly(
+        &mut self,
+        reach: &Reach,
+        first: usize,
+        data: &mut [u8],
+        element: usize,
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let most = whole_elements(PIECE, element);
+        data.chunks_mut(most).try_for_each(|data| self.scan_part_directly(reach, first, data, &mut *fold))
+    }
+
+    /// The last rank's data is not read, and becomes the fold at once. Other ranks fold into separate memory, and write
+    /// to their data once the higher ranks have read it.
+    fn scan_part_directly(
+        &mut self,
+        reach: &Reach,
+        first: usize,
+        data: &mut [u8],
+        fold: Fold<'_>,
+    ) -> Result<(), Failure> {
+        let (me, len) = (self.lines.me, data.len());
+        let offered = Offered::new(reach, data.as_ptr(), len);
+        let round = self.lines.post(&offered.to_bytes())?;
+        self.meet(round)?;
+        let mut apart = std::mem::take(&mut self.apart);
+        let is_read = me + 1 < self.ranks();
+        let folded = if is_read && me > 0 { apart.bytes(len) } else { &mut [] };
+        if me > 0 {
+            let keys = (0..me).map(|rank| self.offered(rank, round)).collect::<Result<Vec<_>, _>>()?;
+            let ShmCollective { lines, scratch, .. } = self;
+            let into = if is_read {
+                folded.copy_from_slice(data);
+                &mut *folded
+            } else {
+                &mut *data
+            };
+            lines.fold_in_order(first, into, scratch.two(Self::stride(len)), fold, |lines, rank, into| {
+                lines.read_directly(reach, rank, (keys[rank], 0), into)
+            })?;
+        }
+        let last = self.lines.post(&[])?;
+        for rank in me + 1..self.ranks() {
+            self.lines.see(rank, last)?;
+        }
+        drop(offered);
+        if !folded.is_empty() {
+            data.copy_from_slice(folded);
+        }
+        self.apart = apart;
+        Ok(())
+    }
+
     /// Returns the key that each rank offers, including this rank's.
     fn all_offer(&mut self, mine: &Offered) -> Result<Vec<Key>, Failure> {
         let round = self.lines.post(&mine.to_bytes())?;

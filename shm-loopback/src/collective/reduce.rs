@@ -133,7 +133,10 @@ impl ShmCollective {
         self.lines.begin("scan", call, Says::Some(data.len()))?;
         self.must_be_elements(data, element)?;
         let first = self.lines.me + usize::from(!exclusive);
-        self.reduce_whole(first, self.lines.me + 1 < self.ranks(), data, element, fold)
+        self.on_either_path(Kind::Scan, data.len(), |board, reach| match reach {
+            Some(reach) => board.scan_directly(reach, first, data, element, fold),
+            None => board.reduce_whole(first, board.lines.me + 1 < board.ranks(), data, element, fold),
+        })
     }
 
     /// Folds block `r` of every rank's `given` into `into` of rank `r`. `given` has one block of `into.len()` bytes per
