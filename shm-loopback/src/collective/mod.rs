@@ -23,11 +23,11 @@
 //!
 //! # Memory
 //! All ranks share one block: `1,152 + ranks x (704 + 16 x 128)` bytes of lines, at most 4 KiB of padding, then `ranks
-//! x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells. Pages that were never used take no memory; the first
-//! call that measures paths uses those of all long cells. `cells` is 128 with up to 8 ranks. With more ranks it is the
-//! largest power of two for which all ranks together have at most 1,024, but at least 8. Calls of at most 112 bytes use
-//! no cell. Once it has reduced or scanned, each rank also has private memory: at most the largest of three cells,
-//! `ranks` times 8 KiB, and `ranks` elements. Direct reductions and scans add 1.5 MiB, or three elements.
+//! x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells. Pages that were never used take no memory. `cells`
+//! is 128 with up to 8 ranks. With more ranks it is the largest power of two for which all ranks together have at most
+//! 1,024, but at least 8. Calls of at most 112 bytes use no cell. Once it has reduced or scanned, each rank also has
+//! private memory: at most the largest of three cells, `ranks` times 8 KiB, and `ranks` elements. Direct reductions and
+//! scans add 1.5 MiB, or three elements.
 
 mod block;
 mod board;

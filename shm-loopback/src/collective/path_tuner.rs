@@ -6,6 +6,7 @@
 
 use super::board::ShmCollective;
 use super::broken::Failure;
+use super::lines::Lines;
 use crate::reach::Reach;
 use std::time::Instant;
 
@@ -47,8 +48,6 @@ pub(super) struct PathTuner {
     /// Fixed path of all calls, if paths are not measured: true means direct.
     pub always: Option<bool>,
     measured: [[Measured; LENGTHS]; Kind::Scan as usize + 1],
-    /// Whether this rank's cells have their pages, which take longer than the first calls.
-    has_pages: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -111,7 +110,7 @@ impl Measured {
 impl PathTuner {
     /// Creates the measurements. Ranks that share cores always use cells, where they wait less for each other.
     pub fn new(oversubscribed: bool) -> Self {
-        PathTuner { always: oversubscribed.then_some(false), measured: Default::default(), has_pages: false }
+        PathTuner { always: oversubscribed.then_some(false), measured: Default::default() }
     }
 
     /// Returns the measurements of a kind and length.
@@ -153,9 +152,8 @@ impl ShmCollective {
         };
         let Next::Trial { begins } = next else { return act(self, direct.then_some(reach)) };
         if begins {
-            if !std::mem::replace(&mut self.tuner.has_pages, true) {
-                let (at, len) = self.lines.block.long_cells_of(self.lines.me);
-                self.lines.shared.view.populate(at, len);
+            if !direct {
+                self.populate_cells(bytes);
             }
             // Meets first, so that waiting for a late rank is not measured.
             let met = self.lines.post(&[])?;
@@ -178,6 +176,14 @@ impl ShmCollective {
             tracing::debug!(?kind, bytes, cells, read, direct, "path of long collectives chosen");
         }
         Ok(())
+    }
+
+    /// Gives the cells of the next row their pages: each first use of a page takes the kernel a few microseconds, so that
+    /// new cells would look slow. A call posts at most each rank's block twice.
+    fn populate_cells(&self, bytes: usize) {
+        let Lines { me, block, round, shared, .. } = &self.lines;
+        let row = bytes.saturating_mul(2 * self.ranks() * ROW as usize);
+        block.next_cells(*me, *round, row).for_each(|at| shared.view.populate(at, block.cell_bytes()));
     }
 }
 
