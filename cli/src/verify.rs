@@ -7,15 +7,19 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use transom_locks::model::{Bound, Delivery, Explored, Mix, Search, Stopped};
+use transom_locks::model::{Bound, Delivery, Explored, Mix, NotExported, Search, Stopped};
 
 /// Checks a mix of requests on the passive lock under every schedule: FIFO order, exclusion, cost, deadlock.
 ///
-/// The lock that is checked is the one that ships; only the network below it is simulated. Rows of requests, one for
+/// The code that is checked is the code that ships; only the network below it is simulated. Rows of requests, one for
 /// each rank, are separated by `|`. `W` writes (acquires exclusively and releases), `R` reads; `TW` and `TR` are
-/// attempts, `DW` and `DR` have a deadline that may pass at any step, `A` takes all locks in shared mode. `W1` is a
+/// attempts (`T` is short for `TW`), `DW` and `DR` have a deadline that may pass at any step, `A` takes all locks in shared mode. `W1` is a
 /// request at the lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other. A row that
 /// ends with `*` repeats for ever: a violation is then also a call that never returns under a fair schedule.
+///
+/// `barrier` passes the barrier of all ranks. `post1,2` exposes memory to ranks 1 and 2, and `wait` waits until both have
+/// completed; `start0` opens an access to rank 0 once that has posted, and `complete` ends it. `W+barrier` holds the lock
+/// in the barrier.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Verify {
@@ -47,7 +51,7 @@ pub struct Verify {
     #[arg(long)]
     table: bool,
     /// Write the mix as a TLA+ module into this file, and the configuration of TLC beside it; then let TLC check it.
-    /// The mix has no deadlines and no rows that repeat; verbs take effect at once
+    /// The mix has no deadlines, barriers, epochs and rows that repeat; verbs take effect at once
     #[arg(long, conflicts_with_all = ["table", "svg", "narrow"])]
     tla: Option<PathBuf>,
     /// The program that runs TLC
@@ -76,6 +80,8 @@ Examples:
   transom verify 'W * | W *'                         two writers for ever: none starves
   transom verify 'W R | R' --tla mix.tla             for TLC, which checks it if it is installed
   transom verify 'W0+W1 | W1+W0' --svg deadlock.svg  two locks in two orders: a deadlock, drawn
+  transom verify 'W+barrier | W barrier'             a lock held in a barrier: a deadlock
+  transom verify 'post1 wait | start0 complete'      an exposure and its access
 
 Exit status: 0 without a violation, 1 with one (or a failed write), 2 for a wrong command line or mix, 3 if a bound ended the
 search before.";
@@ -113,6 +119,7 @@ impl Verify {
             return self.export(mix, path, delivery);
         }
         let (ranks, endless) = (mix.ranks(), mix.is_endless());
+        let sync = if mix.is_on_locks() { "" } else { ", barriers and epochs in order" };
         if endless && self.table {
             refuse("--table: rows that repeat for ever have no table; leave the * out");
         }
@@ -142,12 +149,18 @@ impl Verify {
                 let schedules = explored.schedules.map_or("endless".into(), |schedules| schedules.to_string());
                 writeln!(out, "schedules   {schedules}")?;
                 let fair = if endless { ", no starvation" } else { "" };
-                writeln!(out, "verdict     no violation: exclusion, first come first served, cost, no deadlock{fair}")?;
+                writeln!(
+                    out,
+                    "verdict     no violation: exclusion, first come first served, cost, no deadlock{fair}{sync}"
+                )?;
                 writeln!(out, "complete    every schedule; ranks with the same calls begin in order\n")?;
                 if !endless {
                     out += &table(&bounds);
                 }
                 out += "\nNo request was overtaken after its place by one in conflict.\n";
+                if let Some(path) = &self.svg {
+                    writeln!(out, "{} not written: there is no violation to draw", path.display())?;
+                }
                 0
             }
             Err(Stopped::Bound(explored)) => {
@@ -186,7 +199,16 @@ impl Verify {
         if delivery != Delivery::Immediate {
             refuse("--tla exports --delivery immediate only");
         }
-        let (text, config) = mix.sim().tla(module, self.max_states)?;
+        let (text, config) = match mix.sim().tla(module, self.max_states) {
+            Ok(exported) => exported,
+            Err(NotExported::Unsupported(what)) => refuse(&format!("--tla: {what}")),
+            Err(NotExported::Stopped(Stopped::Violation(failure))) => {
+                return print(&format!("not written: VIOLATION\n\n{failure}\n"), 1);
+            }
+            Err(NotExported::Stopped(Stopped::Bound(explored))) => {
+                return print(&format!("not written: INCOMPLETE  {explored}; raise --max-states\n"), 3);
+            }
+        };
         let beside = path.with_extension("cfg");
         for (path, text) in [(path, text), (&beside, config)] {
             std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;

@@ -10,9 +10,7 @@ use std::time::Instant;
 use transom_locks::model::failing::{Extent, Failing, Failure, How, Plan, Progress};
 use transom_locks::model::loom::{Net, Orderings, RankNetwork, Setup, Waiting, explore};
 use transom_locks::model::{Call, Mix};
-use transom_locks::{
-    At, Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Run, UpdateGate, Wake,
-};
+use transom_locks::{At, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Rank, Run, UpdateGate, Wake};
 
 /// Checks every multiset of `ranks` of these rows, and prints the number of schedules.
 fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
@@ -305,39 +303,42 @@ fn failed_release_cas_does_not_acquire() {
     assert!(ordering(Ordering::Release).is_err(), "loom reports a race");
 }
 
-/// Rank 0 exposes its memory twice; the others write their parts of it, and rank 0 reads in between.
+/// Runs a mix that must have no violation, and prints the number of schedules.
+fn check_text(text: &str, setup: Setup) {
+    let begun = Instant::now();
+    let schedules = <Mix>::parse(text).unwrap().loom_with(setup, |network| network);
+    println!("{text}, {:?} preemptions: {schedules} schedules, {:.1?}", setup.preemptions, begun.elapsed());
+}
+
+/// Targets write their memory between exposures, origins within accesses.
 #[test]
 fn access_groups_order_accesses_to_memory() {
-    for (ranks, preemptions) in [(2, None), (3, Some(3))] {
-        let begun = Instant::now();
-        let schedules = explore(preemptions, move || {
-            let used: Vec<usize> = (0..Pscw::words(ranks)).collect();
-            let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
-            let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
-            let others: Vec<usize> = (1..ranks).collect();
-            let origin = |rank: usize| {
-                let (network, data) = (net.rank(rank), Rc::clone(&data));
-                move || {
-                    let mut group = Pscw::new(ranks, 0);
-                    for _ in 0..2 {
-                        group.start(&network, &[0]).unwrap();
-                        data[rank].with_mut(drop);
-                        group.complete(&network).unwrap();
-                    }
-                }
-            };
-            let threads: Vec<_> = others.iter().map(|&rank| loom::thread::spawn(origin(rank))).collect();
-            let (network, mut group) = (net.rank(0), Pscw::new(ranks, 0));
-            for _ in 0..2 {
-                group.post(&network, &others).unwrap();
-                group.wait(&network).unwrap();
-                data.iter().for_each(|data| data.with(drop));
-            }
-            for thread in threads {
-                thread.join().unwrap();
-            }
-        });
-        println!("post/start/complete/wait, {ranks} ranks: {schedules} schedules, {:.1?}", begun.elapsed());
+    check_text("post1 wait post1 wait | start0 complete start0 complete", Setup::default());
+    let twice = "post1,2 wait post1,2 wait | start0 complete start0 complete | start0 complete start0 complete";
+    check_text(twice, at_most(3));
+    check_text("post1 start1 complete wait | post0 start0 complete wait", at_most(5));
+}
+
+/// Each rank writes its own part, and reads every part after the barrier.
+#[test]
+fn barrier_orders_writes_before_reads() {
+    check_text("barrier barrier | barrier barrier", Setup::default());
+    check_text("barrier barrier | barrier barrier | barrier barrier", at_most(2));
+    check_text("barrier barrier | barrier barrier | barrier barrier | barrier barrier", at_most(1));
+    check_text("W barrier R1 | R barrier W1", at_most(3));
+}
+
+/// A put that orders nothing lets a rank miss what the others wrote before the barrier, or before they posted.
+#[test]
+fn unordered_put_is_a_race_after_barrier_and_start() {
+    let orderings = Orderings { notify: Ordering::Relaxed, ..Orderings::default() };
+    let setup = Setup { waiting: Waiting::Spins, orderings, ..Setup::default() };
+    for text in ["barrier | barrier", "post1 | start0", "post1 wait | start0 complete"] {
+        let mix = <Mix>::parse(text).unwrap();
+        let sound = mix.loom_with(Setup { orderings: Orderings::default(), ..setup }, |network| network);
+        assert!(sound > 1, "{text}");
+        let failed = std::panic::catch_unwind(|| mix.loom_with(setup, |network| network));
+        assert!(failed.is_err(), "{text}: loom reports a race");
     }
 }
 
@@ -377,33 +378,73 @@ fn update_gate_admits_a_run_alone() {
     }
 }
 
-/// Each rank writes its own part, and reads every part after the barrier.
+/// The environment variable by which this program, run as a child, gets the mix that fails.
+const PLANTED: &str = "LOOM_TEST_PLANTED";
+
+/// Mixes that fail, and the end of stderr then: of each rank at most the last 10 verbs, with the values that they found.
+const REPORTS: [(&str, &str); 3] = [
+    (
+        "W0+W1 | W1+W0",
+        "
+    1  rank 0  cas lock word of rank 0: idle -> tail 0, head 0
+    2  rank 1  cas lock word of rank 1: idle -> tail 1, head 1
+    3  rank 1  cas FAILS lock word of rank 0: tail 0, head 0; expected idle
+    4  rank 1  cas lock word of rank 0: tail 0, head 0 -> tail 1, head 0
+    5  rank 1  put next of rank 0 at lock 0: rank 1, 0 readers
+    6  rank 0  cas FAILS lock word of rank 1: tail 1, head 1; expected idle
+    7  rank 0  cas lock word of rank 1: tail 1, head 1 -> tail 0, head 1
+    8  rank 0  put next of rank 1 at lock 1: rank 0, 0 readers
+",
+    ),
+    (
+        "barrier | barrier",
+        "
+    1  rank 0  put barrier round 0 of rank 1: 1
+    2  rank 1  put barrier round 0 of rank 0: 1
+    3  rank 0  reads barrier round 0 of rank 0: 1
+",
+    ),
+    (
+        "R R R R R R W0+W1 | W1+W0",
+        "
+    7  rank 0  add lock word of rank 0: arrived 3, departed 3 -> arrived 4, departed 3
+    8  rank 0  add lock word of rank 0: arrived 4, departed 3 -> arrived 4, departed 4
+    9  rank 0  add lock word of rank 0: arrived 4, departed 4 -> arrived 5, departed 4
+   10  rank 0  add lock word of rank 0: arrived 5, departed 4 -> arrived 5, departed 5
+   11  rank 0  add lock word of rank 0: arrived 5, departed 5 -> arrived 6, departed 5
+   12  rank 0  add lock word of rank 0: arrived 6, departed 5 -> arrived 6, departed 6
+   13  rank 0  cas lock word of rank 0: arrived 6, departed 6 -> tail 0, head 0
+   14  rank 1  cas lock word of rank 1: idle -> tail 1, head 1
+   15  rank 1  cas FAILS lock word of rank 0: tail 0, head 0; expected idle
+   16  rank 1  cas lock word of rank 0: tail 0, head 0 -> tail 1, head 0
+   17  rank 1  put next of rank 0 at lock 0: rank 1, 0 readers
+   18  rank 0  cas FAILS lock word of rank 1: tail 1, head 1; expected idle
+   19  rank 0  cas lock word of rank 1: tail 1, head 1 -> tail 0, head 1
+   20  rank 0  put next of rank 1 at lock 1: rank 0, 0 readers
+",
+    ),
+];
+
+/// A child process runs each mix. A race needs a notify that orders nothing, by ranks that spin.
 #[test]
-fn barrier_orders_writes_before_reads() {
-    for (ranks, rounds, preemptions) in [(2, 1, None), (3, 1, Some(2)), (4, 1, Some(1))] {
-        let begun = Instant::now();
-        let schedules = explore(preemptions, move || {
-            let used: Vec<usize> = (0..Barrier::words(ranks)).step_by(8).collect();
-            let net = Net::new(ranks, &used, Waiting::Parks, Orderings::default());
-            let data: Rc<Vec<_>> = Rc::new((0..ranks).map(|_| UnsafeCell::new(())).collect());
-            let job = |rank: usize| {
-                let (network, data) = (net.rank(rank), Rc::clone(&data));
-                move || {
-                    let mut barrier = Barrier::new(ranks, 0);
-                    for _ in 0..rounds {
-                        data[rank].with_mut(drop);
-                        barrier.wait(&network).unwrap();
-                        data.iter().for_each(|data| data.with(drop));
-                        barrier.wait(&network).unwrap();
-                    }
-                }
-            };
-            let threads: Vec<_> = (1..ranks).map(|rank| loom::thread::spawn(job(rank))).collect();
-            job(0)();
-            for thread in threads {
-                thread.join().unwrap();
-            }
-        });
-        println!("barrier, {ranks} ranks, {} times: {schedules} schedules, {:.1?}", 2 * rounds, begun.elapsed());
+fn violation_prints_last_verbs_of_each_rank() {
+    const TEST: &str = "violation_prints_last_verbs_of_each_rank";
+    if let Ok(text) = std::env::var(PLANTED) {
+        let orderings = Orderings { notify: Ordering::Relaxed, ..Orderings::default() };
+        let races = Setup { waiting: Waiting::Spins, orderings, ..Setup::default() };
+        let setup = if text == "barrier | barrier" { races } else { Setup::default() };
+        <Mix>::parse(&text).unwrap().loom_with(setup, |network| network);
+        unreachable!("the mix fails");
+    }
+    for (text, expected) in REPORTS {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", TEST, "--nocapture"]).env(PLANTED, text).env("RUST_BACKTRACE", "0");
+        let output = child.output().unwrap();
+        assert!(!output.status.success(), "{text}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let (_, report) = said.split_once("the last verbs of schedule ").unwrap_or_else(|| panic!("{text}: {said}"));
+        // The number of the schedule is loom's.
+        let verbs = report.split_once(":").map_or("", |(_, verbs)| verbs.trim_end_matches('\n'));
+        assert_eq!(verbs, expected.trim_end_matches('\n'), "{text}: {said}");
     }
 }

@@ -20,6 +20,9 @@ fn mix_is_verified_with_bounds() {
     }
     // A stale guess where the reader is inside, and another where it has left since.
     assert!(said.contains("| acquire 0 exclusive | 3 | 0 | 3 |"), "{said}");
+    let (status, said, _) = verify(&["W | R", "--svg", "/no/such/file.svg"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("/no/such/file.svg not written: there is no violation to draw"), "{said}");
 }
 
 #[test]
@@ -48,7 +51,7 @@ fn deadlock_of_two_orders_is_drawn() {
     let path = folder.path().join("deadlock.svg");
     let (status, said, _) = verify(&["W0+W1 | W1+W0", "--svg", path.to_str().unwrap()]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("rank 0 waits on its word") && said.contains("repeats it"), "{said}");
+    assert!(said.contains("rank 0 waits for go of rank 0 at lock 1 (0)") && said.contains("repeats it"), "{said}");
     assert!(std::fs::read_to_string(path).unwrap().contains("waits for"));
 }
 
@@ -56,9 +59,21 @@ fn deadlock_of_two_orders_is_drawn() {
 fn mistake_in_the_mix_is_explained() {
     let (status, _, said) = verify(&["W | Q"]);
     assert_eq!(status, Some(2));
-    assert!(said.contains("Q is no request; write W, R, TW, TR, DW, DR or A"), "{said}");
+    assert!(said.contains("Q is no request; write W, R, TW, TR, DW, DR, A, barrier"), "{said}");
     let (_, _, said) = verify(&["W7 | R"]);
     assert!(said.contains("W7 names a rank that does not exist; there are 2 rows"), "{said}");
+}
+
+#[test]
+fn barrier_and_epochs_are_verified() {
+    let (status, said, _) = verify(&["post1 wait barrier | start0 complete barrier", "--delivery", "deferred"]);
+    assert_eq!(status, Some(0), "{said}");
+    for expected in ["no deadlock, barriers and epochs in order", "| barrier | | | 1 |", "| post 1 | | | 1 |"] {
+        assert!(said.contains(expected), "{said}");
+    }
+    let (status, said, _) = verify(&["W+barrier | W barrier"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("rank 0 waits for barrier round 0 of rank 0 (0)"), "{said}");
 }
 
 #[test]
@@ -113,7 +128,21 @@ fn mix_that_cannot_be_exported_is_refused() {
     assert_eq!(status, Some(2));
     assert!(said.contains("the file name is no module name"), "{said}");
     let folder = tempfile::tempdir().unwrap();
-    let (status, _, said) = verify(&["DW | R", "--tla", folder.path().join("mix.tla").to_str().unwrap()]);
-    assert_eq!(status, Some(1));
-    assert!(said.contains("rank 0 makes a request with a deadline"), "{said}");
+    for (mix, why) in [
+        ("DW | R", "rank 0 makes a request with a deadline"),
+        ("R barrier | barrier", "rank 0 calls a barrier or opens an epoch; the export has locks only"),
+        ("W * | R", "rank 0 repeats its row for ever"),
+    ] {
+        let (status, _, said) = verify(&[mix, "--tla", folder.path().join("mix.tla").to_str().unwrap()]);
+        assert_eq!(status, Some(2), "{mix}: {said}");
+        assert!(said.contains(why), "{mix}: {said}");
+    }
+    for (mix, status, why) in
+        [("W0+W1 | W1+W0", 1, "not written: VIOLATION"), ("W W | W W", 3, "not written: INCOMPLETE")]
+    {
+        let file = folder.path().join("mix.tla");
+        let (ended, said, _) = verify(&[mix, "--max-states", "200", "--tla", file.to_str().unwrap()]);
+        assert_eq!(ended, Some(status), "{mix}: {said}");
+        assert!(said.starts_with(why) && !file.exists(), "{mix}: {said}");
+    }
 }

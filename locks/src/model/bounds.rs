@@ -1,12 +1,12 @@
 //! The bounds of each kind of call over every schedule: how long it takes to a place in the queue, how often it is
 //! overtaken before, and how many operations it costs.
 
+use super::call::Call;
 use super::event::Action;
 use super::explore::{Explored, Search, Stopped};
-use super::fifo_oracle::{Call, Verb};
+use super::fifo_oracle::Verb;
 use super::program::Program;
 use super::sim::{Sim, Step};
-use super::trace::show_call;
 use std::fmt;
 
 /// The bounds of the calls of one kind, over every schedule that was explored.
@@ -28,7 +28,7 @@ pub struct Bound {
     pub call: String,
     /// The most verbs until the request has its place in the queue, waits included; `None` for calls that take none.
     pub until_placed: Option<u32>,
-    /// The most places that requests of other ranks took between the first verb of this request and its own place.
+    /// The most places at the same lock that requests of other ranks took between the first verb of this request and its own place.
     pub overtaken: u32,
     /// The most operations on the network: compare-and-swaps, additions, and puts to other ranks.
     pub operations: u32,
@@ -69,7 +69,7 @@ impl<P: Program> Sim<P> {
             let Some(call) = step.event.call else { return Ok(()) };
             let rank = step.event.rank;
             let place = |state: &super::state::SimState<P::Local>| {
-                state.oracle().is_some_and(|oracle| oracle.targets_of(rank).next().is_some())
+                Some(state.oracle()?.place_of(rank, call.target()?).is_some())
             };
             if let (Some(action), Step::Rank(_), false) = (step.event.action, step.event.step, step.event.is_half) {
                 calls[rank].verbs += 1;
@@ -81,17 +81,17 @@ impl<P: Program> Sim<P> {
                 calls[rank].operations += u32::from(is_operation);
             }
             let mut bound = Bound { operations: calls[rank].operations, ..Bound::default() };
-            if asks(call) && !place(step.before) && place(step.after) {
+            if asks(call) && place(step.before) == Some(false) && place(step.after) == Some(true) {
                 calls[rank].placed = true;
                 (bound.until_placed, bound.overtaken) = (Some(calls[rank].verbs), calls[rank].overtaken);
                 for (other, progress) in calls.iter_mut().enumerate() {
                     let waits = other != rank && progress.verbs > 0 && !progress.placed;
-                    let asks = step.after.call(self, other).is_some_and(asks);
-                    progress.overtaken += u32::from(waits && asks);
+                    let rivals = |of: Call| asks(of) && of.target() == call.target();
+                    progress.overtaken += u32::from(waits && step.after.call(self, other).is_some_and(rivals));
                 }
             }
             let nth = bounds.iter().position(|(known, _)| *known == call).unwrap_or_else(|| {
-                bounds.push((call, Bound { call: show_call(call), ..Bound::default() }));
+                bounds.push((call, Bound { call: call.to_string(), ..Bound::default() }));
                 bounds.len() - 1
             });
             bounds[nth].1.raise(&bound);

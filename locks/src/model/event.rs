@@ -1,6 +1,7 @@
 //! The effect of a step of a simulated network.
 
-use super::fifo_oracle::{Call, Verb};
+use super::call::Call;
+use super::fifo_oracle::Verb;
 use super::sim::Step;
 use crate::{At, Rank};
 

@@ -1,5 +1,7 @@
 //! The FIFO oracle: observes every verb, and checks the order, cost and fairness of each request on a lock.
 
+use super::call::Call;
+use super::sync_oracle::SyncOracle;
 use crate::gate;
 use crate::lock_word::{Next, Tickets};
 use crate::{At, Field, LockLayout, LockWord, Mode, Rank};
@@ -12,66 +14,6 @@ const CHANGES: usize = 4;
 /// Wrong guesses of the word that a leaving request may make: the first one, the same again after the request behind it
 /// has left, and one more after another request has come.
 const GUESSES: usize = 3;
-
-/// A call of a rank on the locks, as a [`FifoOracle`] or a [`Mix`](super::Mix) names it.
-///
-/// # Examples
-/// ```
-/// use transom_locks::{model::Call, Mode};
-/// assert_eq!(Call::both(2, Mode::Shared), [Call::Acquire(2, Mode::Shared), Call::Release(2)]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// Takes the lock of this target.
-    Acquire(Rank, Mode),
-    /// Releases the lock of this target.
-    Release(Rank),
-    /// Takes the lock of this target if no other request is in the way.
-    TryAcquire(Rank, Mode),
-    /// Takes the lock of this target with a deadline that has passed: the request gives up if it must wait once it has
-    /// its place. Model a later deadline by a slow rank.
-    AcquireUntil(Rank, Mode),
-    /// Waits until a request for the lock of this target that was given up is out of the queue.
-    Settle(Rank),
-    /// Releases the lock of this target if it is held.
-    ReleaseHeld(Rank),
-    /// Takes the locks of all targets in shared mode.
-    AcquireAll,
-    /// Releases the locks of all targets.
-    ReleaseAll,
-}
-
-impl Call {
-    /// An attempt on the lock of `target`, and its release if the attempt succeeded.
-    pub const fn attempt(target: Rank, mode: Mode) -> [Call; 2] {
-        [Call::TryAcquire(target, mode), Call::ReleaseHeld(target)]
-    }
-
-    /// The rank whose lock the call concerns; `None` if it concerns the locks of all.
-    pub const fn target(self) -> Option<Rank> {
-        match self {
-            Call::Acquire(target, _) | Call::TryAcquire(target, _) | Call::AcquireUntil(target, _) => Some(target),
-            Call::Release(target) | Call::ReleaseHeld(target) | Call::Settle(target) => Some(target),
-            Call::AcquireAll | Call::ReleaseAll => None,
-        }
-    }
-
-    /// An error if this call of `rank` is an attempt, which must not wait for the word `at`.
-    pub(super) fn may_wait(self, rank: Rank, at: At) -> Result<(), String> {
-        match self {
-            Call::TryAcquire(target, _) => Err(format!(
-                "rank {rank} waits on word {} of rank {} in an attempt at the lock of rank {target}; attempts never wait",
-                at.word, at.rank
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// A whole request: acquires and releases the lock of `target`.
-    pub const fn both(target: Rank, mode: Mode) -> [Call; 2] {
-        [Call::Acquire(target, mode), Call::Release(target)]
-    }
-}
 
 /// A verb that the network has executed.
 ///
@@ -120,7 +62,9 @@ impl Verb {
 /// compare-and-swap that succeeds, or a reader's addition. When the acquiring call returns, every earlier request on
 /// that lock must have been released, except for readers among readers. A release counts from its first verb. This one
 /// property implies mutual exclusion, sharing among readers, and strict first come, first served. The oracle also
-/// compares each call's network operations with the cost that README.md promises.
+/// compares each call's network operations with the cost that README.md promises. It also checks barriers and access
+/// groups: a rank leaves a barrier after all have entered it, an access starts after its exposure was posted, and an
+/// exposure ends after its accesses were completed.
 ///
 /// Both model networks keep an oracle. It is plain data, so that an explored state includes it.
 ///
@@ -152,6 +96,7 @@ pub struct FifoOracle {
     shown: BTreeSet<(Rank, Rank)>,
     /// Pairs (target, rank): requests that have a ticket of a gate and no place yet, in the order of the tickets.
     ticketed: Vec<(Rank, Rank)>,
+    sync: SyncOracle,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -199,6 +144,7 @@ impl FifoOracle {
             timed: false,
             shown: BTreeSet::new(),
             ticketed: Vec::new(),
+            sync: SyncOracle::default(),
         }
     }
 
@@ -400,6 +346,7 @@ impl FifoOracle {
         self.begin(rank, true)?;
         let Some(open) = self.calls[rank].take() else { return Ok(()) };
         open.check(rank, self.queues.len(), self.timed)?;
+        self.sync.returned(rank, open.call)?;
         let abandoned = |target: Rank| {
             self.queues.get(target).is_some_and(|queue| queue.iter().any(|entry| entry.rank == rank && entry.abandoned))
         };
@@ -418,6 +365,7 @@ impl FifoOracle {
             Call::Settle(_) | Call::TryAcquire(..) | Call::Release(_) | Call::ReleaseHeld(_) | Call::ReleaseAll => {
                 Ok(())
             }
+            Call::Barrier | Call::Post(_) | Call::Start(_) | Call::Complete | Call::Wait => Ok(()),
         }
     }
 
@@ -470,10 +418,11 @@ impl FifoOracle {
         }
     }
 
-    /// Marks the call as begun. A release takes effect in the order when it begins.
+    /// Marks the call as begun, at its first verb or when it returns. A release takes effect in the order when it begins.
     fn begin(&mut self, rank: Rank, returned: bool) -> Result<(), String> {
         let Some(open) = self.calls[rank].as_mut().filter(|open| !open.begun) else { return Ok(()) };
         open.begun = true;
+        self.sync.began(rank, open.call, self.queues.len());
         let targets = match open.call {
             Call::Release(target) | Call::ReleaseHeld(target) => target..target + 1,
             Call::ReleaseAll => 0..self.queues.len(),
@@ -569,6 +518,10 @@ impl OpenCall {
             Call::Release(_) | Call::ReleaseHeld(_) if self.grants + self.notify + self.cas == 0 => [0, 2, 0, 0],
             Call::Release(_) | Call::ReleaseHeld(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
             Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
+            Call::Barrier => [0, 0, ranks.next_power_of_two().trailing_zeros(), 0],
+            Call::Post(origins) => [0, 0, origins.ranks().count() as u32, 0],
+            Call::Complete => [0, 0, many, 0],
+            Call::Start(_) | Call::Wait => [0; 4],
         };
         // Verbs to enter, to make the word urgent, and to leave.
         let most_at_gate = match self.call {

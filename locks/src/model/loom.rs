@@ -103,8 +103,9 @@
 //! [`Orderings`], or on a network that omits a step. This crate's `tests/loom_mutants.rs` does both, and each run must
 //! fail.
 
+use super::call::Call;
 use super::event::Action;
-use super::fifo_oracle::{Call, FifoOracle, Verb};
+use super::fifo_oracle::{FifoOracle, Verb};
 use super::names;
 use crate::{At, Awaited, FoundWord, LockLayout, Network, Rank, Wake};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
@@ -236,7 +237,8 @@ thread_local! {
 /// The verbs that the ranks of a network have executed, in order, with the value that each found.
 #[derive(Debug, Default)]
 struct Log {
-    layout: Option<LockLayout>,
+    /// The number of ranks of a network for locks, whose words have names.
+    ranks: Option<usize>,
     verbs: Vec<(Rank, Action, u64)>,
 }
 
@@ -248,8 +250,10 @@ impl fmt::Display for Log {
             if later(nth, rank) > 10 {
                 continue;
             }
-            let (name, show) =
-                (names::name(self.layout, action.at()), |value| names::value::<16>(self.layout, action.at(), value));
+            let at = action.at();
+            let name = self.ranks.map_or_else(|| names::name(None, at), |ranks| names::name_in_mix(ranks, at));
+            let layout = self.ranks.map(|ranks| LockLayout::new(0, ranks));
+            let show = |value| names::value::<16>(layout, at, value);
             write!(f, "{:>5}  rank {rank}  ", nth + 1)?;
             match action {
                 Action::Wait(_) => writeln!(f, "reads {name}: {}", show(found))?,
@@ -354,8 +358,19 @@ impl Net {
     /// Creates a network, with a [`FifoOracle`], for the locks of `targets` among `ranks` ranks. Lock memory begins at
     /// word 0.
     pub fn for_locks(ranks: usize, targets: &[Rank], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
+        Net::for_calls(ranks, targets, &[], waiting, orderings)
+    }
+
+    /// [`for_locks`](Self::for_locks) with further words, which lie after lock memory.
+    pub(super) fn for_calls(
+        ranks: usize,
+        targets: &[Rank],
+        words: &[usize],
+        waiting: Waiting,
+        orderings: Orderings,
+    ) -> Arc<Net> {
         let layout = LockLayout::new(0, ranks);
-        let used: Vec<usize> = (0..LockLayout::words(ranks))
+        let mut used: Vec<usize> = (0..LockLayout::words(ranks))
             .filter(|&word| {
                 // Home words (lock word, tickets, slots) belong to the lock of the rank where they lie, so every rank
                 // keeps them.
@@ -363,9 +378,10 @@ impl Net {
                 of.is_some_and(|(target, field)| field.is_at_home() || targets.contains(&target))
             })
             .collect();
+        used.extend(words);
         let net = Net::new(ranks, &used, waiting, orderings);
         *lock(&net.oracle) = Some(FifoOracle::new(layout, ranks));
-        LOG.with_borrow_mut(|log| log.layout = Some(layout));
+        LOG.with_borrow_mut(|log| log.ranks = Some(ranks));
         net
     }
 

@@ -68,6 +68,7 @@
 //! memory, and a monitor of steps ([`Sim::explore_with`]) checks properties of schedules.
 
 mod bounds;
+mod call;
 mod delivery;
 mod event;
 mod explore;
@@ -85,17 +86,20 @@ mod replay;
 pub mod sim;
 mod starvation;
 mod state;
+mod sync_oracle;
 mod tla;
 mod trace;
 
 pub use bounds::Bound;
+pub use call::{Call, Group, Handles};
 pub use delivery::{Deliver, Delivery};
 pub use event::{Action, Event};
 pub use explore::{Explored, Search, Stopped};
-pub use fifo_oracle::{Call, FifoOracle, Verb};
+pub use fifo_oracle::{FifoOracle, Verb};
 pub use mix::Mix;
 pub use order_book::OrderBook;
 pub use program::Program;
 pub use sim::{Failure, Replay, Sim, Step, Suspended};
 pub use state::SimState;
+pub use tla::NotExported;
 pub use trace::Trace;

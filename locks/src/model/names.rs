@@ -2,7 +2,7 @@
 
 use crate::gate;
 use crate::lock_word::{Grant, Moved, Next, Tickets, Waiters};
-use crate::{At, Field, LockLayout, LockWord, Rank};
+use crate::{At, Barrier, Field, LockLayout, LockWord, Pscw, Rank};
 
 /// The name of a word.
 pub(super) fn name(layout: Option<LockLayout>, at: At) -> String {
@@ -13,6 +13,21 @@ pub(super) fn name(layout: Option<LockLayout>, at: At) -> String {
         Some((target, Field::Tickets)) => format!("tickets of rank {target}"),
         Some((target, Field::Slot)) => format!("slot {word} of rank {target}"),
         Some((target, field)) => format!("{} of rank {rank}{}", format!("{field:?}").to_lowercase(), at_lock(target)),
+    }
+}
+
+/// The name of a word of a mix: the words of a barrier and of access groups follow those of the locks.
+pub(super) fn name_in_mix(ranks: usize, at: At) -> String {
+    let barrier = LockLayout::words(ranks);
+    let groups = barrier + Barrier::words(ranks);
+    let At { rank, word } = at;
+    match word {
+        word if word < barrier || word >= groups + Pscw::words(ranks) => name(Some(LockLayout::new(0, ranks)), at),
+        word if word < groups => format!("barrier round {} of rank {rank}", (word - barrier) / 8),
+        word if (word - groups).is_multiple_of(2) => {
+            format!("exposures by rank {} at rank {rank}", (word - groups) / 2)
+        }
+        word => format!("accesses by rank {} at rank {rank}", (word - groups) / 2),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The programs that the ranks of a simulated network run.
 
-use super::fifo_oracle::Call;
+use super::call::Call;
 use super::names;
 use super::replay::{Replay, Suspended};
 use super::state::SimState;

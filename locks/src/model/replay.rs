@@ -1,8 +1,9 @@
 //! A phase's view of the simulated network: the results of its verbs so far, then one more verb, then a stop.
 
+use super::call::Call;
 use super::delivery::{Deliver, QUEUES};
 use super::event::Action;
-use super::fifo_oracle::{Call, FifoOracle, Verb};
+use super::fifo_oracle::{FifoOracle, Verb};
 use super::memory::{Channels, Message, SimWords};
 use crate::{At, Awaited, Network, Rank, Wake};
 use std::cell::RefCell;

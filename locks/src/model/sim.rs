@@ -82,7 +82,7 @@ pub enum Step {
 /// use transom_locks::{Awaited, Network};
 /// let net = Sim::new(2, 1, sim::once(|_, network| network.wait(0, Awaited::Anyone, |word| word > 0).map(drop)));
 /// let failure = net.run_random(9).unwrap_err();
-/// assert!(failure.to_string().starts_with("deadlock: rank 0 waits on its word 0, which holds 0x0;"), "{failure}");
+/// assert!(failure.to_string().starts_with("deadlock: rank 0 waits for word 0 of rank 0 (0);"), "{failure}");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -149,6 +149,15 @@ impl<P: Program> Sim<P> {
     /// # Errors
     /// A violation before the first step.
     pub fn start(&self) -> Result<SimState<P::Local>, Failure> {
+        let (state, begun) = self.begin();
+        match begun {
+            Ok(()) => Ok(state),
+            Err(what) => Err(self.failure(what, None, Vec::new())),
+        }
+    }
+
+    /// The state before the first step, and a violation there.
+    pub(super) fn begin(&self) -> (SimState<P::Local>, Result<(), String>) {
         let rank = |rank| RankState {
             phase: 0,
             local: self.program.start(rank),
@@ -167,14 +176,8 @@ impl<P: Program> Sim<P> {
             state.memory.set(at, value);
         });
         let begun = (0..self.shape.ranks).try_for_each(|rank| self.run(&mut state, rank, false, None).map(drop));
-        begun.and_then(|()| self.check(&state)).map_err(|what| Failure {
-            trace: Box::new(Trace::of(&what)),
-            what,
-            seed: None,
-            steps: Vec::new(),
-            cycle: None,
-        })?;
-        Ok(state)
+        let checked = begun.and_then(|()| self.check(&state));
+        (state, checked)
     }
 
     /// The steps that are possible in `state`.
@@ -447,14 +450,8 @@ impl<P: Program> Sim<P> {
             return Ok(());
         }
         let mut what = String::from("deadlock:");
-        for (rank, blocked) in state.ranks.iter().enumerate().filter(|(_, rank)| !rank.done) {
-            let Some(Blocked::Word(at)) = blocked.blocked else { continue };
-            let whose = if at.rank == rank { "its".into() } else { format!("rank {}'s", at.rank) };
-            what += &format!(" rank {rank} waits on {whose} word {}", at.word);
-            if let Some((target, field)) = self.program.locks().and_then(|layout| layout.field(at)) {
-                what += &format!(" ({field:?}, lock of rank {target})");
-            }
-            what += &format!(", which holds {:#x};", state.word(at));
+        for (rank, word) in (0..state.ranks.len()).filter_map(|rank| Some((rank, self.awaited(state, rank)?))) {
+            what += &format!(" rank {rank} waits for {word};");
         }
         Err(what)
     }

@@ -7,7 +7,6 @@ use super::program::Program;
 use super::replay::Blocked;
 use super::sim::{Sim, Step};
 use super::state::SimState;
-use super::trace::show_call;
 use crate::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -248,7 +247,9 @@ impl<P: Program> Sim<P> {
             return None;
         }
         let starves = |(rank, state): (Rank, &super::state::RankState<_>)| {
-            let call = || self.program().call(rank, state.phase).map_or(format!("phase {}", state.phase), show_call);
+            let call = || {
+                self.program().call(rank, state.phase).map_or(format!("phase {}", state.phase), |call| call.to_string())
+            };
             (!state.done && !returned[rank]).then(|| format!(" rank {rank} never returns from {};", call()))
         };
         let starving: String = start.ranks.iter().enumerate().filter_map(starves).collect();

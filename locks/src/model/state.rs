@@ -1,6 +1,7 @@
 //! The state of a simulated network, as plain data.
 
-use super::fifo_oracle::{Call, FifoOracle};
+use super::call::Call;
+use super::fifo_oracle::FifoOracle;
 use super::memory::{Channels, SimWords};
 use super::program::Program;
 use super::replay::Blocked;

@@ -1,8 +1,8 @@
 //! The steps of a mix as a TLA+ module, which TLC checks without this crate's explorer.
 
+use super::call::Call;
 use super::event::Action;
 use super::explore::{Search, Stopped};
-use super::fifo_oracle::Call;
 use super::fingerprint::fingerprint;
 use super::mix::Mix;
 use super::program::Program;
@@ -10,7 +10,7 @@ use super::sim::{Delivery, Sim};
 use super::state::SimState;
 use crate::{At, Mode, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// The states of ranks, words and values by number.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl<const C: u32> Sim<Mix<C>> {
     /// fairness. Verbs take effect at once. Visits at most `most` states.
     ///
     /// # Errors
-    /// A request with a deadline, a row that repeats for ever, a violation, or a bound that was exceeded.
+    /// A call that the export has no form for, a violation, or a bound that was exceeded.
     ///
     /// # Examples
     /// ```
@@ -67,11 +67,11 @@ impl<const C: u32> Sim<Mix<C>> {
     /// assert!(module.starts_with("---- MODULE writer ----"));
     /// assert!(config.contains("INVARIANTS Exclusion FirstComeFirstServed"));
     /// let refused = <Mix>::parse("DW | R").unwrap().sim().tla("late", 1000).unwrap_err();
-    /// assert_eq!(refused, "TLA+: rank 0 makes a request with a deadline; the export has none");
+    /// assert_eq!(refused.to_string(), "TLA+: rank 0 makes a request with a deadline; the export has none");
     /// ```
-    pub fn tla(self, module: &str, most: usize) -> Result<(String, String), String> {
+    pub fn tla(self, module: &str, most: usize) -> Result<(String, String), NotExported> {
         let net = self.with_delivery(Delivery::Immediate);
-        let start = net.start().map_err(|failure| failure.to_string())?;
+        let start = net.start().map_err(Stopped::from)?;
         let ranks = start.ranks.len();
         for rank in 0..ranks {
             let has = |wanted: fn(&Call) -> bool| {
@@ -79,11 +79,16 @@ impl<const C: u32> Sim<Mix<C>> {
                     .filter_map(|phase| net.program().call(rank, phase))
                     .any(|call| wanted(&call))
             };
-            if has(|call| matches!(call, Call::AcquireUntil(..))) {
-                return Err(format!("TLA+: rank {rank} makes a request with a deadline; the export has none"));
-            }
-            if net.program().repeats(rank) {
-                return Err(format!("TLA+: the row of rank {rank} repeats for ever; the export has rows that end"));
+            let unsupported = [
+                (
+                    has(|call| matches!(call, Call::AcquireUntil(..))),
+                    "makes a request with a deadline; the export has none",
+                ),
+                (has(|call| !call.is_on_locks()), "calls a barrier or opens an epoch; the export has locks only"),
+                (net.program().repeats(rank), "repeats its row for ever; the export has rows that end"),
+            ];
+            if let Some((_, why)) = unsupported.iter().find(|(is_met, _)| *is_met) {
+                return Err(NotExported::Unsupported(format!("rank {rank} {why}")));
             }
         }
         let mut table = Table {
@@ -96,7 +101,7 @@ impl<const C: u32> Sim<Mix<C>> {
             table.control(&start, rank);
         }
         let search = Search { max_states: most, symmetry: false, ..Search::default() };
-        let explored = net.explore_with(&search, (), |(), step| {
+        net.explore_with(&search, (), |(), step| {
             let (rank, event) = (step.event.rank, step.event);
             let at = event.action.map(Action::at).ok_or("a step without a verb")?;
             let (from, to) = (table.control(step.before, rank), table.control(step.after, rank));
@@ -122,11 +127,47 @@ impl<const C: u32> Sim<Mix<C>> {
             let line = format!("<<{word}, {found}, {left}, {to}, {{{}}}>>", events.join(", "));
             table.steps[rank].entry(from).or_default().insert(line);
             Ok(())
-        });
-        match explored {
-            Ok(_) => Ok((text(module, &table), CONFIG.into())),
-            Err(Stopped::Violation(failure)) => Err(failure.to_string()),
-            Err(Stopped::Bound(explored)) => Err(format!("TLA+: more than {most} states: {explored}")),
+        })?;
+        Ok((text(module, &table), CONFIG.into()))
+    }
+}
+
+/// The reason why a mix was not exported to TLA+.
+///
+/// # Examples
+/// ```
+/// use transom_locks::model::{Mix, NotExported};
+/// let refused = <Mix>::parse("barrier | barrier").unwrap().sim().tla("mix", 1000).unwrap_err();
+/// assert!(matches!(refused, NotExported::Unsupported(_)), "{refused}");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotExported {
+    /// A call or a row that the export has no form for.
+    Unsupported(String),
+    /// A violation, or a bound that was exceeded, before every state was visited.
+    Stopped(Stopped),
+}
+
+impl From<Stopped> for NotExported {
+    fn from(stopped: Stopped) -> Self {
+        NotExported::Stopped(stopped)
+    }
+}
+
+impl fmt::Display for NotExported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotExported::Unsupported(what) => write!(f, "TLA+: {what}"),
+            NotExported::Stopped(stopped) => stopped.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotExported {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            NotExported::Unsupported(_) => None,
+            NotExported::Stopped(stopped) => Some(stopped),
         }
     }
 }

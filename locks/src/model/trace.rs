@@ -4,14 +4,14 @@ mod dot;
 mod svg;
 
 use super::event::{Action, Event};
-use super::fifo_oracle::{Call, Verb};
+use super::fifo_oracle::Verb;
 use super::names;
 use super::program::Program;
 use super::replay::Blocked;
 use super::sim::{Failure, Sim, Step};
 use super::state::SimState;
-use crate::{LockLayout, Mode, Rank};
-use std::collections::BTreeSet;
+use crate::{At, LockLayout, Mode, Rank};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 /// The steps of a schedule, and the violation at its end. `Display` prints them in columns; [`svg`](Self::svg) draws
@@ -51,7 +51,7 @@ pub struct Trace {
     ranks: usize,
     lines: Vec<Line>,
     what: String,
-    /// Ranks that wait at the end, and for which word.
+    /// Ranks that wait at the end, for which word, and the step that changed it last.
     waiting: Vec<(Rank, String)>,
     /// The first line of the cycle that repeats for ever.
     cycle: Option<usize>,
@@ -200,15 +200,31 @@ impl<P: Program> Sim<P> {
     /// The trace of a schedule that ends with the violation `what`.
     pub(super) fn trace(&self, steps: &[Step], what: &str) -> Trace {
         let mut trace = Trace::of(what);
-        let Ok(mut state) = self.start() else { return trace };
+        let (mut state, _) = self.begin();
         trace.ranks = state.ranks.len();
+        let mut changed: HashMap<At, usize> = HashMap::new();
         for &step in steps {
             let mut event = Event::of(step);
-            let failed = self.apply(&mut state, step, &mut event).is_err();
-            trace.lines.push(self.line(&state, event, failed));
+            // The last step fails.
+            let _ = self.apply(&mut state, step, &mut event);
+            let mut line = self.line(&state, event);
+            if let (Some(action), false) = (event.action, event.in_flight) {
+                let is_read = !matches!(action, Action::Verb(Verb::Cas { .. } | Verb::Notify { .. }));
+                match changed.get(&action.at()) {
+                    Some(by) if is_read && event.found == event.left => line.effect += &format!(", left by step {by}"),
+                    _ => {}
+                }
+                if event.found != event.left {
+                    changed.insert(action.at(), trace.lines.len() + 1);
+                }
+            }
+            trace.lines.push(line);
         }
-        for (rank, word) in (0..trace.ranks).filter_map(|rank| Some((rank, self.awaited(&state, rank)?))) {
-            trace.waiting.push((rank, word));
+        for (rank, me) in state.ranks.iter().enumerate() {
+            if let (Some(word), Some(Blocked::Word(at))) = (self.awaited(&state, rank), me.blocked) {
+                let since = changed.get(&at).map_or("which no step changed".into(), |by| format!("left by step {by}"));
+                trace.waiting.push((rank, format!("{word}, {since}")));
+            }
         }
         if let Some(layout) = self.program().locks() {
             trace.name_one_lock(layout);
@@ -216,9 +232,9 @@ impl<P: Program> Sim<P> {
         trace
     }
 
-    fn line(&self, state: &SimState<P::Local>, event: Event, failed: bool) -> Line {
+    fn line(&self, state: &SimState<P::Local>, event: Event) -> Line {
         let program = self.program();
-        let call = event.call.map_or_else(|| format!("phase {}", event.phase), show_call);
+        let call = event.call.map_or_else(|| format!("phase {}", event.phase), |call| call.to_string());
         let (delivered, in_flight) = (matches!(event.step, Step::Deliver { .. }), event.in_flight);
         let (verb, word, effect) = match event.action {
             None => ("-".into(), String::new(), String::new()),
@@ -255,7 +271,7 @@ impl<P: Program> Sim<P> {
         if !woken.is_empty() {
             then.push(format!("wakes {}", woken.join(", ")));
         }
-        if event.returned && !failed {
+        if event.returned {
             then.push("returns".into());
         }
         if let Some(word) = self.awaited(state, event.rank).filter(|_| !delivered) {
@@ -267,7 +283,7 @@ impl<P: Program> Sim<P> {
     }
 
     /// The word for which a rank waits, and its content.
-    fn awaited(&self, state: &SimState<P::Local>, rank: Rank) -> Option<String> {
+    pub(super) fn awaited(&self, state: &SimState<P::Local>, rank: Rank) -> Option<String> {
         let Some(Blocked::Word(at)) = state.ranks[rank].blocked else { return None };
         Some(format!("{} ({})", self.program().name(at), self.program().show(at, state.word(at))))
     }
@@ -280,21 +296,6 @@ impl<P: Program> Sim<P> {
             _ if me.record.is_empty() => Doing::Idle,
             _ => Doing::Calls,
         }
-    }
-}
-
-/// A call in few letters.
-pub(super) fn show_call(call: Call) -> String {
-    let mode = |mode| if mode == Mode::Exclusive { "exclusive" } else { "shared" };
-    match call {
-        Call::Acquire(target, how) => format!("acquire {target} {}", mode(how)),
-        Call::TryAcquire(target, how) => format!("try {target} {}", mode(how)),
-        Call::AcquireUntil(target, how) => format!("until {target} {}", mode(how)),
-        Call::Release(target) => format!("release {target}"),
-        Call::ReleaseHeld(target) => format!("release {target} if held"),
-        Call::Settle(target) => format!("settle {target}"),
-        Call::AcquireAll => "acquire all".into(),
-        Call::ReleaseAll => "release all".into(),
     }
 }
 

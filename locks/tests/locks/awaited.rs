@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::model::{Call, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, TargetLock, Wake};
+use transom_locks::model::{Call, Handles, Replay, Sim, Suspended, sim};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, Wake};
 
 /// Records each wait's field and `Awaited`.
 struct Watched<'a> {
@@ -59,9 +59,9 @@ fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
     let kept = found.clone();
     let phase = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
         let watched = Watched { network, layout, waits: RefCell::default() };
-        let mut locks = vec![TargetLock::<16>::new(); ranks];
+        let mut handles = Handles::<16>::new(ranks, 0);
         if rank == 0 {
-            Call::Acquire(0, modes[0]).run(&mut locks, network, 0)?;
+            Call::Acquire(0, modes[0]).run(&mut handles, network)?;
             for next in 1..ranks {
                 // The next rank has its place once the lock word has changed; that change wakes no rank.
                 let read = || network.add(At { rank: 0, word: 0 }, 0, Wake::Nobody);
@@ -71,12 +71,12 @@ fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
             }
         } else {
             network.wait(flag, Awaited::Anyone, |turn| turn == 1)?;
-            Call::Acquire(0, modes[rank]).run(&mut locks, &watched, 0)?;
+            Call::Acquire(0, modes[rank]).run(&mut handles, &watched)?;
         }
         if rank + 1 == ranks {
             *kept.borrow_mut() = watched.waits.take();
         }
-        Call::Release(0).run(&mut locks, network, 0)
+        Call::Release(0).run(&mut handles, network)
     };
     Sim::new(ranks, LockLayout::words(ranks) + 1, sim::once(phase)).run_random(5).unwrap();
     found.take()

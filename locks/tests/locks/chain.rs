@@ -2,8 +2,8 @@
 //! behind the next writer, and so overwrites its link. Every state from there on.
 
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Program, Replay, Sim, SimState, Suspended};
-use transom_locks::{At, Awaited, Error, LockLayout, Network, Rank, TargetLock, Wake};
+use transom_locks::model::{Call, Delivery, Handles, Program, Replay, Sim, SimState, Suspended};
+use transom_locks::{At, Awaited, Error, LockLayout, Network, Rank, Wake};
 
 /// Rank 0 holds the lock. Four readers register behind it in this order, then a writer queues. Rank 0 then releases.
 const READERS: [Rank; 4] = [1, 2, 3, 4];
@@ -29,19 +29,25 @@ impl Chain {
 }
 
 impl Program for Chain {
-    type Local = TargetLock;
+    type Local = Handles<16>;
 
-    fn start(&self, _: Rank) -> TargetLock {
-        TargetLock::new()
+    fn start(&self, _: Rank) -> Self::Local {
+        Handles::new(RANKS, 0)
     }
 
     fn phases(&self, rank: Rank) -> usize {
         if rank == self.returns { 5 } else { 3 }
     }
 
-    fn phase(&self, rank: Rank, phase: usize, lock: &mut TargetLock, network: &Replay) -> Result<(), Error<Suspended>> {
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        handles: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
         if let Some(call) = self.call(rank, phase) {
-            return call.run(std::slice::from_mut(lock), network, 0);
+            return call.run(handles, network);
         }
         if rank > 0 {
             return Ok(network.wait(FLAG, Awaited::Rank(0), |flag| flag == 1).map(drop)?);
@@ -66,8 +72,8 @@ impl Program for Chain {
         }
     }
 
-    fn check(&self, state: &SimState<TargetLock>) -> Result<(), String> {
-        let held = state.is_done() && (0..RANKS).any(|rank| state.local(rank).is_held());
+    fn check(&self, state: &SimState<Self::Local>) -> Result<(), String> {
+        let held = state.is_done() && (0..RANKS).any(|rank| state.local(rank).locks()[0].is_held());
         if held { Err("at the end a lock is held".into()) } else { Ok(()) }
     }
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use transom_locks::Mode::{self, Exclusive, Shared};
-use transom_locks::model::{Call, Sim, Suspended, sim};
+use transom_locks::model::{Call, Handles, Sim, Suspended, sim};
 use transom_locks::{At, Error, LockLayout, LockWord, Network, PassiveLock, QueuePosition, TargetLock};
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
@@ -110,9 +110,9 @@ fn simulated_phase_end_releases_held_locks() {
 #[test]
 fn model_call_keeps_acquired_locks() {
     let acquires = |_, network: &sim::Replay| -> Result<(), Error<Suspended>> {
-        let mut locks = vec![TargetLock::<16>::new(); network.ranks()];
-        Call::AcquireAll.run(&mut locks, network, 0)?;
-        assert!(locks.iter().all(TargetLock::is_held));
+        let mut handles = Handles::<16>::new(network.ranks(), 0);
+        Call::AcquireAll.run(&mut handles, network)?;
+        assert!(handles.locks().iter().all(TargetLock::is_held));
         Ok(())
     };
     let state = Sim::new(3, LockLayout::words(3), sim::once(acquires)).run_random(1).unwrap();

@@ -11,8 +11,8 @@ use std::fmt;
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate, Torn, Watched};
-use transom_locks::model::{Call, Deliver, Failure, Mix, Program, Replay, Search, Sim, Step, Suspended};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
+use transom_locks::model::{Call, Deliver, Failure, Handles, Mix, Program, Replay, Search, Sim, Step, Suspended};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, Wake};
 
 /// Every delivery.
 const ALL: [Delivery; 4] = [Immediate, Deferred, Watched, Torn];
@@ -280,10 +280,10 @@ impl Punctual {
 }
 
 impl Program for Punctual {
-    type Local = Vec<TargetLock>;
+    type Local = Handles<16>;
 
     fn start(&self, _: Rank) -> Self::Local {
-        vec![TargetLock::new(); self.rows.len()]
+        Handles::new(self.rows.len(), 0)
     }
 
     fn phases(&self, _: Rank) -> usize {
@@ -294,13 +294,13 @@ impl Program for Punctual {
         &self,
         rank: Rank,
         phase: usize,
-        locks: &mut Self::Local,
+        handles: &mut Self::Local,
         network: &Replay,
     ) -> Result<(), Error<Suspended>> {
         let ranks = self.rows.len();
         if let Some(call) = self.call(rank, phase) {
             let network = Mutated::<_, 16> { network, layout: LockLayout::new(0, ranks), mutant: self.mutant };
-            return call.run(locks, &network, 0);
+            return call.run(handles, &network);
         }
         let word = LockLayout::words(ranks);
         match (phase, rank) {

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Mix, Replay, Sim, SimState, Step, Suspended, sim};
-use transom_locks::{At, Awaited, Error, LockLayout, Network, PassiveLock, TargetLock, Wake};
+use transom_locks::model::{Call, Delivery, Handles, Mix, Replay, Sim, SimState, Step, Suspended, sim};
+use transom_locks::{At, Awaited, Error, LockLayout, Network, PassiveLock, Wake};
 
 type Outcome = Result<(), Error<Suspended>>;
 
@@ -116,10 +116,10 @@ fn mover_settles_only_its_own_move() {
     let net = <Mix>::new(rows).sim();
     let mut state = net.start().unwrap();
     let word = |state: &SimState<_>, rank, word| state.word(At { rank, word });
-    let tells = |rank: usize| move |state: &SimState<Vec<TargetLock>>| word(state, rank, NEXT) != 0;
-    let ends = |rank: usize, calls: usize| move |state: &SimState<Vec<TargetLock>>| state.phase(rank) == calls;
+    let tells = |rank: usize| move |state: &SimState<Handles<16>>| word(state, rank, NEXT) != 0;
+    let ends = |rank: usize, calls: usize| move |state: &SimState<Handles<16>>| state.phase(rank) == calls;
     // Runs this rank alone until the condition holds; false if the rank blocks.
-    let mut go = |rank: usize, until: &dyn Fn(&SimState<Vec<TargetLock>>) -> bool| {
+    let mut go = |rank: usize, until: &dyn Fn(&SimState<Handles<16>>) -> bool| {
         for _ in 0..50 {
             if until(&state) {
                 return true;
@@ -131,8 +131,8 @@ fn mover_settles_only_its_own_move() {
         }
         panic!("rank {rank} does not come there");
     };
-    let forwards = |state: &SimState<Vec<TargetLock>>| word(state, 0, NEXT) >> 32 & 0x7fff == 3;
-    let moved = |state: &SimState<Vec<TargetLock>>| word(state, 2, GO) != 0;
+    let forwards = |state: &SimState<Handles<16>>| word(state, 0, NEXT) >> 32 & 0x7fff == 3;
+    let moved = |state: &SimState<Handles<16>>| word(state, 2, GO) != 0;
     assert!(go(0, &ends(0, 1)), "0 holds it");
     assert!(go(1, &tells(0)), "1 stands behind 0");
     assert!(go(2, &tells(1)), "2 stands behind 1");

@@ -20,6 +20,7 @@ mod gate;
 mod given_up;
 mod leaving;
 mod misuse;
+mod mix;
 mod pscw;
 mod random;
 mod starvation;

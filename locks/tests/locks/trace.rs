@@ -4,7 +4,7 @@ use crate::mutants::{Mutant, MutantMix};
 use transom_locks::Field;
 use transom_locks::LockLayout;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Delivery, Failure, Sim};
+use transom_locks::model::{Call, Delivery, Failure, Mix, Sim};
 
 fn sim(mutant: Mutant, delivery: Delivery, rows: &[Vec<Call>]) -> Sim<MutantMix<16>> {
     let mix = MutantMix { mutant: Some(mutant), end: false, ..MutantMix::new(rows.to_vec()) };
@@ -20,7 +20,10 @@ fn bugs() -> Vec<(Sim<MutantMix<16>>, usize, [&'static str; 2])> {
         (
             sim(Mutant::NoSignalToHead, immediate, &[reads.clone(), writes.clone()]),
             4,
-            ["release 0            add        lock word of rank 0", "1  waits for drained of rank 1 (0)"],
+            [
+                "4     0  release 0            add        lock word of rank 0",
+                "1  waits for drained of rank 1 (0), which no step changed",
+            ],
         ),
         (
             sim(Mutant::GroupNotClosed, immediate, &[reads.clone(), writes.clone(), writes.clone()]),
@@ -30,12 +33,18 @@ fn bugs() -> Vec<(Sim<MutantMix<16>>, usize, [&'static str; 2])> {
         (
             sim(Mutant::Uncleared(Field::Drained), deferred, &[reads.repeat(2), writes.repeat(2)]),
             15,
-            ["1  acquire 0 exclusive  read         drained of rank 1    1", "before rank 0 (Shared), which came first"],
+            [
+                "1  acquire 0 exclusive  read         drained of rank 1    1, left by step 6",
+                "before rank 0 (Shared), which came first",
+            ],
         ),
         (
             sim(Mutant::NotForwarded, immediate, &[writes.clone(), timed, writes.clone()]),
             15,
-            ["0  waits for next of rank 0 (rank 1 leaves, STAY)", "2  waits for go of rank 2 (0)"],
+            [
+                "0  waits for next of rank 0 (rank 1 leaves, STAY), left by step 9",
+                "2  waits for go of rank 2 (0), which no step changed",
+            ],
         ),
         (
             sim(Mutant::Unwatched, Delivery::Watched, &[writes.clone(), writes]),
@@ -79,13 +88,24 @@ fn picture_has_a_dot_for_each_step() {
         let failure = found(&net);
         let picture = failure.trace.svg();
         assert_eq!(picture.matches("<circle").count(), steps);
-        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</g></svg>\n"));
         assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
         assert!(!picture.contains("->"), "an arrow in a label is escaped");
         let graph = failure.trace.dot();
         assert_eq!(graph.matches(" [label=\"").count(), steps, "{graph}");
         assert_eq!(graph.matches('{').count(), graph.matches('}').count());
     }
+}
+
+/// A deadlock before any step.
+#[test]
+fn trace_without_steps_shows_the_waits() {
+    let mix = <Mix>::parse("start1 complete post1 wait | start0 complete post0 wait").unwrap();
+    let failure = mix.sim().start().unwrap_err();
+    let printed = failure.to_string();
+    let waits = "      1  waits for exposures by rank 0 at rank 1 (0), which no step changed\n      deadlock\n";
+    assert!(printed.contains(waits), "{printed}");
+    assert!(failure.trace.svg().contains(">exposures by rank 0 at rank 1 (0), which</text>"));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 #![allow(dead_code)] // Each test binary uses a part.
 
-use transom_locks::model::{Call, Mix, Program, Replay, SimState, Suspended};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
+use transom_locks::model::{Call, Handles, Mix, Program, Replay, SimState, Suspended};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
 
 /// The fault in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -378,7 +378,7 @@ impl<const C: u32> MutantMix<C> {
 }
 
 impl<const C: u32> Program for MutantMix<C> {
-    type Local = Vec<TargetLock<C>>;
+    type Local = Handles<C>;
 
     fn start(&self, rank: Rank) -> Self::Local {
         self.mix.start(rank)
@@ -392,12 +392,12 @@ impl<const C: u32> Program for MutantMix<C> {
         &self,
         rank: Rank,
         phase: usize,
-        locks: &mut Self::Local,
+        handles: &mut Self::Local,
         network: &Replay,
     ) -> Result<(), Error<Suspended>> {
         let layout = LockLayout::new(0, self.rows.len());
         let network = Mutated::<_, C> { network, layout, mutant: self.mutant };
-        self.rows[rank][phase].run(locks, &network, 0)
+        self.rows[rank][phase].run(handles, &network)
     }
 
     fn before(&self, write: &mut dyn FnMut(At, u64)) {

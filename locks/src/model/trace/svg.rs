@@ -9,6 +9,10 @@ const LANE: usize = 320;
 const LEFT: usize = 46;
 const TOP: usize = 84;
 const ROW: usize = 58;
+/// Height of a line of text.
+const LINE: usize = 18;
+/// Width of a letter, at most.
+const LETTER: usize = 7;
 
 const STYLE: &str =
     "text{font:12px sans-serif;fill:#222}.head{font-weight:bold;font-size:14px}.small{font-size:11px;fill:#555}
@@ -16,14 +20,19 @@ const STYLE: &str =
 .bad{fill:#c00;font-weight:bold}.call{font-weight:bold;fill:#124}";
 
 impl Trace {
-    /// The trace as an SVG picture. Each rank has a lane: thin grey between calls, blue within a call, dashed red while
-    /// the rank waits; on green while it holds a lock (dark: exclusively). An arrow
+    /// The trace as an SVG picture, with the violation as its title. Each rank has a lane: thin grey between calls, blue
+    /// within a call, dashed red while the rank waits; on green while it holds a lock (dark: exclusively). An arrow
     /// goes from the rank that executes a verb to the rank whose memory it changes; it is orange if it wakes a rank,
-    /// dashed if the verb only reads or fails. A verb that arrives later has a slanted arrow.
+    /// dashed if the verb only reads or fails. A verb that arrives later has a slanted arrow. The row of the last step is
+    /// red. Below a lane stands what its rank waits for at the end, and which step left that value.
     pub fn svg(&self) -> String {
-        let (width, bottom) = (LEFT + self.ranks * LANE, TOP + (self.lines.len() + 1) * ROW);
-        let what = wrapped(&self.what, width.saturating_sub(LEFT) / 7);
-        let height = bottom + 24 + (what.len() + self.waiting.len()) * 18;
+        let width = LEFT + self.ranks.max(2) * LANE;
+        let what = wrapped(&self.what, (width - LEFT) / LETTER);
+        let title = (what.len() - 1) * LINE;
+        let waiting = self.waiting.iter().map(|(rank, word)| (*rank, wrapped(word, (LANE - 20) / LETTER)));
+        let waiting: Vec<_> = waiting.collect();
+        let end = y(self.lines.len()) - ROW / 2 + LINE;
+        let height = title + end + LINE * (waiting.iter().map(|(_, lines)| lines.len() + 1).max().unwrap_or(0) + 2);
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
              <style>{STYLE}</style>\n<defs>"
@@ -36,7 +45,19 @@ impl Trace {
             );
         }
         out += "</defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
-        text(&mut out, 6, 16, "small", LEGEND);
+        for (nth, line) in what.iter().enumerate() {
+            text(&mut out, LEFT / 2, LINE + nth * LINE, "bad", line);
+        }
+        _ = writeln!(out, "<g transform=\"translate(0 {title})\">");
+        for nth in 0..self.lines.len() {
+            let (colour, height) = if nth + 1 == self.lines.len() { ("#fdd", ROW) } else { ("#eee", 1) };
+            let (top, width) = (y(nth) - height / 2, width - LEFT / 2);
+            _ = writeln!(
+                out,
+                "<rect x=\"{}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" fill=\"{colour}\"/>",
+                LEFT / 2
+            );
+        }
         self.lanes(&mut out);
         for (nth, line) in self.lines.iter().enumerate() {
             self.arrow(&mut out, nth, line);
@@ -50,26 +71,24 @@ impl Trace {
         for (nth, line) in self.lines.iter().enumerate() {
             label(&mut out, nth, line, &mut last_calls[line.event.rank], nth + 1 == self.lines.len());
         }
-        let mut y = bottom;
-        for (rank, word) in &self.waiting {
-            text(&mut out, LEFT, y, "bad", &format!("rank {rank} waits for {word}"));
-            y += 18;
+        for (rank, lines) in waiting {
+            text(&mut out, x(rank) - 10, end, "bad", "waits for");
+            for (nth, line) in lines.iter().enumerate() {
+                text(&mut out, x(rank) - 10, end + (nth + 1) * LINE, "bad", line);
+            }
         }
-        for line in what {
-            text(&mut out, LEFT, y, "bad", &line);
-            y += 18;
-        }
-        out + "</svg>\n"
+        text(&mut out, LEFT / 2, height - title - 6, "small", LEGEND);
+        out + "</g></svg>\n"
     }
 
     /// The lanes, in the colour of what each rank does.
     fn lanes(&self, out: &mut String) {
         for rank in 0..self.ranks {
-            text(out, x(rank).saturating_sub(22), 42, "head", &format!("rank {rank}"));
-            let (mut from, mut held, mut doing) = (TOP - 32, None, Doing::Idle);
+            text(out, x(rank).saturating_sub(22), TOP - 32, "head", &format!("rank {rank}"));
+            let (mut from, mut held, mut doing) = (TOP - 20, None, Doing::Idle);
             for nth in 0..=self.lines.len() {
                 let line = self.lines.get(nth);
-                let to = line.map_or(y(nth.saturating_sub(1)) + ROW / 2, |_| y(nth));
+                let to = if line.is_some() { y(nth) } else { y(nth) - ROW / 2 };
                 let mut band = |colour, width, dashes| {
                     _ = writeln!(
                         out,

@@ -1,11 +1,11 @@
 //! Drives one rank among others that repeat their calls, in the worst order known for that rank.
 
 use super::mutants::MutantMix;
-use transom_locks::model::{Program, Sim, SimState, Step};
-use transom_locks::{At, Rank, TargetLock};
+use transom_locks::model::{Handles, Program, Sim, SimState, Step};
+use transom_locks::{At, Rank};
 
 pub type Net = Sim<MutantMix<16>>;
-pub type Now = SimState<Vec<TargetLock>>;
+pub type Now = SimState<Handles<16>>;
 
 /// The lock word of rank 0.
 pub const WORD: At = At { rank: 0, word: 0 };
