@@ -60,7 +60,7 @@ fn messages_use_memory_on_one_host_only() {
     on_hosts(&[0, 1, 0, 1], |world: Hybrid<Pretend<true>>| {
         let (me, ranks) = (world.rank(), world.size());
         // SAFETY: an engine drives it.
-        let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
+        let (wire, config) = unsafe { world.inner().transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Hybrid(_)));
         assert_eq!(wire.waiter().rank(), me, "the waiter's rank differs from the rank in the job");
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
@@ -79,7 +79,7 @@ fn messages_of_a_lone_rank_use_the_network() {
     on_hosts(&[0, 1, 2], |world: Hybrid<Pretend<true>>| {
         let (me, ranks) = (world.rank(), world.size());
         // SAFETY: an engine drives it.
-        let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
+        let (wire, config) = unsafe { world.inner().transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Network(_)));
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
         talk(&mut engine, me, ranks, &done);

@@ -48,7 +48,7 @@ fn team_in_another_order_reaches_its_members() {
     on_hosts(&HOSTS, |world: Hybrid<Pretend<false>>| {
         let team = all_gather_team(&world, &[3, 2, 1, 0]);
         assert_eq!(team.rank(), 3 - world.rank());
-        assert_eq!((team.hosts().unwrap(), world.hosts().unwrap()), (vec![1, 0, 1, 0], vec![0, 1, 0, 1]));
+        assert_eq!((team.inner().hosts().unwrap(), world.inner().hosts().unwrap()), (vec![1, 0, 1, 0], vec![0, 1, 0, 1]));
         let (node, me) = (&team.network().node, team.rank());
         let here = [0, 1, 2, 3].map(|rank| node.here(rank));
         let expected = if me % 2 == 0 { [Some(0), None, Some(1), None] } else { [None, Some(0), None, Some(1)] };
