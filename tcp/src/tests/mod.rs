@@ -3,6 +3,7 @@
 mod departures;
 mod hostile;
 mod lanes;
+mod messages;
 mod route;
 mod windows;
 
