@@ -187,6 +187,19 @@ mod tests {
     }
 
     #[test]
+    fn earlier_requests_are_drained_before_a_report() {
+        let rank = DeferredFree::<&str>::default();
+        let drains = std::cell::Cell::new(0);
+        let tell = || rank.tell(b"", || drains.set(drains.get() + 1));
+        rank.number(2);
+        tell();
+        assert_eq!(drains.get(), 0, "nothing is reported");
+        rank.let_go(0, None);
+        tell();
+        assert_eq!(drains.get(), 1);
+    }
+
+    #[test]
     fn object_of_one_rank_is_released_at_once() {
         let rank = DeferredFree::<std::sync::Arc<()>>::default();
         let memory = std::sync::Arc::new(());

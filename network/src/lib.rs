@@ -13,7 +13,7 @@ mod wire;
 pub use bootstrap::Bootstrap;
 pub use deferred_free::DeferredFree;
 pub use error::NetworkError;
-pub use hybrid::{Hybrid, Pending, Region, Remote, Transfer};
+pub use hybrid::{Direct, Far, Hybrid, Mapped};
 pub use network::{Atomics, Attach, MemoryKind, Network};
 pub use node::Node;
 pub use transport::{NetworkWire, Transport};

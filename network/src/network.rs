@@ -51,10 +51,10 @@ pub struct Attach<'a> {
     pub view: Option<&'a View>,
 }
 
-/// A provider between hosts, as [`Hybrid`](crate::Hybrid) uses it: a handle of one rank of a job or team.
+/// A provider between hosts, as [`Far`](crate::Far) uses it: a handle of one rank of a job or team.
 ///
-/// `Hybrid` owns the memory of regions and serves a rank's accesses to its own memory. If `TRANSOM_INTRANODE` is on, it
-/// also serves accesses to memory of the same host. The network serves all others. What
+/// `Far` owns the memory of regions. [`Direct`](crate::Direct) serves a rank's accesses to its own memory, and if
+/// `TRANSOM_INTRANODE` is on, to memory of the same host. The network serves all others. What
 /// [`Fabric`](transom_windows::Fabric) has too keeps its contract and its errors; comments here say only what differs.
 /// Bounds are checked against the length that the caller attached with, and a dead peer causes an error that names its
 /// rank.
@@ -224,7 +224,8 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// [`Fabric::flush`](transom_windows::Fabric::flush), of what this rank did there by the network.
+    /// [`Fabric::flush`](transom_windows::Fabric::flush), of what this rank did there by the network. Under
+    /// [`Atomics::Processor`], started reads have read their bytes as well.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
     /// Starts an [order](Self::order), so that orders at several ranks overlap. A call of `order` follows.

@@ -5,21 +5,18 @@ use super::ProviderError;
 use super::asked::{self, Choice};
 use super::job_provider::JobProvider;
 use super::table::{Chosen, Pending, ROWS, Region, Remote, Transfer};
+use std::convert::Infallible;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU8;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
+use transom_network::Mapped;
 use transom_shm_loopback::{Loopback, Meet, View};
 use transom_windows::{BoxBytes, BufferMemory, Fabric, FabricError, OobExchange, UserMemory, Wait, Wake};
 
-/// The bytes of a region that `provider` made.
-fn view_of<'r, P: JobProvider>(_: &P, on: &'r P::Region) -> &'r View {
-    P::view(on)
-}
-
 #[cold]
-pub(super) fn mixed() -> FabricError {
+fn mixed() -> FabricError {
     FabricError::Misuse { why: "memory of one provider was handed to another".into() }
 }
 
@@ -29,7 +26,12 @@ impl Chosen {
     }
 
     pub(super) fn probe() -> Vec<Result<String, String>> {
-        list!(P, _name => P::probe()).concat()
+        list!(P, _name => P::probe()).into()
+    }
+
+    /// Names of the networks between hosts.
+    pub(super) fn networks() -> Vec<&'static str> {
+        list!(P, name => P::BETWEEN_HOSTS.then_some(name)).into_iter().flatten().collect()
     }
 
     pub(super) fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
@@ -45,53 +47,24 @@ impl Chosen {
     }
 
     pub(super) fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
-        let usable = |network: Option<(&'static str, Vec<Result<String, String>>)>| {
-            let (name, probed) = network?;
-            match probed.into_iter().find_map(Result::err) {
-                Some(why) => {
-                    tracing::info!(network = name, why, "this rank cannot use a network");
-                    None
-                }
-                None => Some(name),
+        let usable = |name: &'static str, probed: Result<String, String>| match probed {
+            Ok(_) => Some(name),
+            Err(why) => {
+                tracing::info!(network = name, why, "this rank cannot use a network");
+                None
             }
         };
         // Not probed if the program has chosen.
-        let probed = |is_network: bool, name, probe: fn() -> Vec<Result<String, String>>| {
-            (is_network && choice.0.is_none()).then(|| (name, probe()))
-        };
-        let networks = list!(P, name => probed(P::BETWEEN_HOSTS, name, P::probe));
-        let usable: Vec<&str> = networks.into_iter().filter_map(usable).collect();
+        let probes = choice.0.is_none();
+        let networks = list!(P, name => if probes && P::BETWEEN_HOSTS { usable(name, P::probe()) } else { None });
+        let usable: Vec<&str> = networks.into_iter().flatten().collect();
         let chosen = asked::agree(&apart.tcp, choice, &usable)?;
         first!(P, name if P::BETWEEN_HOSTS && chosen == Some(name) => P::on_several_hosts(apart, choice));
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
 
-    pub(super) fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        each!(self, provider, made: Chosen => JobProvider::team(provider, members, meet).map(made))
-    }
-
     pub(super) fn shared_memory(&self) -> Option<&Loopback> {
         each!(self, provider => JobProvider::shared_memory(provider))
-    }
-
-    /// Returns the memory that the ranks of this host share.
-    pub(super) fn memory(&self) -> &Loopback {
-        each!(self, provider => JobProvider::memory(provider))
-    }
-
-    /// Returns whether every operation of every rank uses that memory, as [`Loopback`]'s do.
-    pub(super) fn only_memory(&self) -> bool {
-        matches!(self, Chosen::Loopback(_))
-    }
-
-    /// Returns this rank's memory.
-    pub(super) fn view<'r>(&self, on: &'r Region) -> Option<&'r View> {
-        both!(self, on, Region, fabric, on => Some(view_of(fabric, on)), else None)
-    }
-
-    /// Returns what is mapped here of memory that was attached to.
-    pub(super) fn mapped(&self, at: &Remote) -> Result<View, FabricError> {
-        both!(self, at, Remote, fabric, at => Ok(fabric.mapped(at)))
     }
 
     pub(super) fn hosts(&self) -> Option<Vec<u32>> {
@@ -111,110 +84,130 @@ impl Chosen {
     }
 }
 
-impl Chosen {
-    #[inline(always)]
-    pub(super) fn rank(&self) -> Rank {
+impl Mapped for Chosen {
+    fn memory(&self) -> &Loopback {
+        each!(self, provider => provider.memory())
+    }
+
+    fn view<'r>(&self, on: &'r Region) -> Result<&'r View, FabricError> {
+        both!(self, on, Region, provider, on => provider.view(on))
+    }
+
+    fn mapped(&self, at: &Remote) -> Result<View, FabricError> {
+        both!(self, at, Remote, provider, at => provider.mapped(at))
+    }
+
+    fn only_memory(&self) -> bool {
+        each!(self, provider => provider.only_memory())
+    }
+
+    fn maps_all_words(&self) -> bool {
+        each!(self, provider => provider.maps_all_words())
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        each!(self, provider, made: Chosen => Mapped::team(provider, members, meet).map(made))
+    }
+}
+
+impl OobExchange for Chosen {
+    fn rank(&self) -> Rank {
         each!(self, fabric => fabric.rank())
     }
 
-    #[inline(always)]
-    pub(super) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         each!(self, fabric => fabric.size())
     }
 
-    pub(super) fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         each!(self, fabric => fabric.all_gather(mine))
     }
 
-    pub(super) fn barrier(&self) -> Result<(), FabricError> {
+    fn barrier(&self) -> Result<(), FabricError> {
         each!(self, fabric => fabric.barrier())
     }
 
-    pub(super) fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         each!(self, fabric => fabric.check_peers(awaited))
     }
 
-    pub(super) fn lost(&self) -> Option<FabricError> {
+    fn lost(&self) -> Option<FabricError> {
         each!(self, fabric => fabric.lost())
     }
 
-    pub(super) fn fail(&self) {
+    fn fail(&self) {
         each!(self, fabric => fabric.fail());
     }
 }
 
-impl Chosen {
-    pub(super) fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+impl Fabric for Chosen {
+    type Region = Region;
+    type Remote = Remote;
+    /// [`Direct`](transom_network::Direct) finds the words of memory that is mapped here.
+    type Word = Infallible;
+    type Pending = Pending;
+    type Transfer = Transfer;
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
     }
 
-    pub(super) unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
         // SAFETY: caller's contract.
         each!(self, fabric, made: Region => unsafe { fabric.register(memory) }.map(|(region, key)| (made(region), key)))
     }
 
-    pub(super) unsafe fn attach_user_memory(
-        &self,
-        rank: Rank,
-        key: &[u8],
-        bytes: usize,
-    ) -> Result<Remote, FabricError> {
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
         // SAFETY: caller's contract.
         each!(self, fabric, made: Remote => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(made))
     }
 
-    pub(super) fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
         each!(self, fabric, made: Remote => fabric.attach(rank, key, bytes).map(made))
     }
 
-    pub(super) fn attach_part(
-        &self,
-        rank: Rank,
-        key: &[u8],
-        bytes: usize,
-        words: usize,
-    ) -> Result<Remote, FabricError> {
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
         each!(self, fabric, made: Remote => fabric.attach_part(rank, key, bytes, words).map(made))
     }
 
-    pub(super) fn close(&self, region: &mut Region) {
+    fn close(&self, region: &mut Region) {
         // A region of another provider stays open.
         both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 
-    pub(super) fn withdraw(&self, region: &mut Region) {
+    fn withdraw(&self, region: &mut Region) {
         both!(self, region, Region, fabric, region => fabric.withdraw(region), else ());
     }
 
-    pub(super) fn is_shared(&self, at: &Remote) -> bool {
+    fn is_shared(&self, at: &Remote) -> bool {
         both!(self, at, Remote, fabric, at => fabric.is_shared(at), else false)
     }
 
-    pub(super) fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+    fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         both!(self, to, Remote, fabric, to => fabric.put(to, offset, source))
     }
 
-    pub(super) fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+    fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
         both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
     }
 
-    pub(super) fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         both!(self, to, Remote, fabric, to, made: Transfer => fabric.start_put(to, offset, source).map(made))
     }
 
-    pub(super) fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
         both!(self, from, Remote, fabric, from, made: Transfer => fabric.start_get(from, offset, into).map(made))
     }
 
-    pub(super) fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
+    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
         both!(self, moving, Transfer, fabric, moving => fabric.test(moving))
     }
 
-    pub(super) fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
+    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         both!(self, moving, Transfer, fabric, moving => fabric.finish_moving(moving))
     }
 
-    pub(super) unsafe fn lend_put(
+    unsafe fn lend_put(
         &self,
         to: &Remote,
         offset: usize,
@@ -224,7 +217,7 @@ impl Chosen {
         both!(self, to, Remote, fabric, to, made: Transfer => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
     }
 
-    pub(super) unsafe fn lend_get(
+    unsafe fn lend_get(
         &self,
         from: &Remote,
         offset: usize,
@@ -234,16 +227,16 @@ impl Chosen {
         both!(self, from, Remote, fabric, from, made: Transfer => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
     }
 
-    pub(super) unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
         // SAFETY: caller's contract.
         both!(self, moving, Transfer, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
-    pub(super) fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
+    fn buffer(&self, bytes: usize) -> Result<BufferMemory, FabricError> {
         each!(self, fabric => fabric.buffer(bytes))
     }
 
-    pub(super) fn start_cas(
+    fn start_cas(
         &self,
         at: &Remote,
         offset: usize,
@@ -256,34 +249,39 @@ impl Chosen {
         })
     }
 
-    pub(super) fn cas(
-        &self,
-        at: &Remote,
-        offset: usize,
-        expected: u64,
-        new: u64,
-        wake: Wake,
-    ) -> Result<u64, FabricError> {
+    fn cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.cas(at, offset, expected, new, wake))
     }
 
-    pub(super) fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
+    fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
         both!(self, at, Remote, fabric, at, made: Pending => fabric.start_add(at, offset, delta, wake).map(made))
     }
 
-    pub(super) fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
+    fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
     }
 
-    pub(super) fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
+    fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
         both!(self, pending, Pending, fabric, pending => fabric.finish(pending))
     }
 
-    pub(super) fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+    fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
     }
 
-    pub(super) fn wait<R>(
+    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
+        both!(self, on, Region, fabric, on => fabric.word(on, offset))
+    }
+
+    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, from, Region, fabric, from => fabric.load(from, offset, into))
+    }
+
+    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        both!(self, to, Region, fabric, to => fabric.store(to, offset, source))
+    }
+
+    fn wait<R>(
         &self,
         on: &Region,
         wait: Wait<'_>,
@@ -292,41 +290,27 @@ impl Chosen {
         both!(self, on, Region, fabric, on => fabric.wait(on, wait, look))
     }
 
-    pub(super) fn after_empty_poll(&self) {
+    fn after_empty_poll(&self) {
         each!(self, fabric => fabric.after_empty_poll())
     }
 
-    pub(super) fn watches(&self) -> bool {
-        each!(self, fabric => fabric.watches())
-    }
-
-    pub(super) fn watch<R>(
-        &self,
-        at: &Remote,
-        wait: Wait<'_>,
-        look: impl FnMut() -> Result<Option<R>, FabricError>,
-    ) -> Result<R, FabricError> {
-        both!(self, at, Remote, fabric, at => fabric.watch(at, wait, look))
-    }
-
-    #[cold]
-    pub(super) fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
         both!(self, at, Remote, fabric, at => fabric.bytes(at, offset, len), else None)
     }
 
-    pub(super) fn flush(&self, at: &Remote) -> Result<(), FabricError> {
+    fn flush(&self, at: &Remote) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.flush(at))
     }
 
-    pub(super) fn order(&self, at: &Remote) -> Result<(), FabricError> {
+    fn order(&self, at: &Remote) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.order(at))
     }
 
-    pub(super) fn order_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+    fn order_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
         all!(self, at, Remote, fabric, at => fabric.order_all(at))
     }
 
-    pub(super) fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+    fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
         all!(self, at, Remote, fabric, at => fabric.flush_all(at))
     }
 }

@@ -4,12 +4,12 @@ use super::ProviderError;
 use super::asked::Choice;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
-use transom_locks::Rank;
-use transom_shm_loopback::{Loopback, Meet, View};
-use transom_windows::{Fabric, FabricError};
+use transom_network::{Far, Mapped, Network, Node};
+use transom_shm_loopback::Loopback;
+use transom_windows::FabricError;
 
 /// A provider that a job may choose.
-pub(crate) trait JobProvider: Fabric {
+pub(crate) trait JobProvider: Mapped {
     /// True if ranks of several hosts can use the provider.
     const BETWEEN_HOSTS: bool = false;
     /// True if ranks that are threads of one process can use the provider.
@@ -20,9 +20,8 @@ pub(crate) trait JobProvider: Fabric {
         Vec::new()
     }
 
-    /// Returns the resources of this machine that the provider would use, or the reason why it is unusable. An enum of
-    /// providers returns one entry for each.
-    fn probe() -> Vec<Result<String, String>>;
+    /// Returns the resources of this machine that the provider would use, or the reason why it is unusable.
+    fn probe() -> Result<String, String>;
 
     /// Opens the provider for ranks of one host. Collective if they are processes.
     fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError>;
@@ -36,19 +35,6 @@ pub(crate) trait JobProvider: Fabric {
     fn on_several_hosts(apart: Apart, _: Choice) -> Result<Self, ProviderError> {
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
-
-    /// Makes the provider of a team; see [`Loopback::team`].
-    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError>;
-
-    /// Returns the memory that the ranks of this host share.
-    fn memory(&self) -> &Loopback;
-
-    /// Returns the bytes of this rank's memory.
-    fn view(on: &Self::Region) -> &View;
-
-    /// Returns what is mapped here of memory that was attached to: there the caller executes operations by
-    /// [`memory`](Self::memory).
-    fn mapped(&self, at: &Self::Remote) -> View;
 
     /// Returns the shared memory, if all ranks share it.
     fn shared_memory(&self) -> Option<&Loopback>;
@@ -77,28 +63,12 @@ pub(crate) trait JobProvider: Fabric {
 pub(crate) type Transport = (transom_network::Transport, transom_channel::Config);
 
 impl JobProvider for Loopback {
-    fn probe() -> Vec<Result<String, String>> {
-        vec![Ok("ranks on this machine share memory".into())]
+    fn probe() -> Result<String, String> {
+        Ok("ranks on this machine share memory".into())
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
         Ok(job)
-    }
-
-    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        Loopback::team(self, members, meet)
-    }
-
-    fn memory(&self) -> &Loopback {
-        self
-    }
-
-    fn view(on: &Self::Region) -> &View {
-        on.view()
-    }
-
-    fn mapped(&self, at: &View) -> View {
-        at.clone()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {
@@ -108,29 +78,12 @@ impl JobProvider for Loopback {
 
 #[cfg(feature = "delayed")]
 impl JobProvider for transom_windows::Delayed<Loopback> {
-    fn probe() -> Vec<Result<String, String>> {
-        vec![Ok("operations of shared memory, late and unordered".into())]
+    fn probe() -> Result<String, String> {
+        Ok("operations of shared memory, late and unordered".into())
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
         Ok(Self::new(job)?)
-    }
-
-    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        Self::new(self.inner().team(members, meet)?)
-    }
-
-    fn memory(&self) -> &Loopback {
-        self.inner()
-    }
-
-    fn view(on: &Self::Region) -> &View {
-        on.view()
-    }
-
-    /// Nothing: all operations are delayed.
-    fn mapped(&self, _: &Self::Remote) -> View {
-        View::empty().clone()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {
@@ -138,7 +91,7 @@ impl JobProvider for transom_windows::Delayed<Loopback> {
     }
 }
 
-impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
+impl<N: Network> JobProvider for Far<N> {
     const BETWEEN_HOSTS: bool = true;
     const BETWEEN_THREADS: bool = false;
 
@@ -146,37 +99,21 @@ impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
         N::VARIABLES.to_vec()
     }
 
-    fn probe() -> Vec<Result<String, String>> {
-        vec![N::probe(&crate::messages::asked::configured()).map_err(|why| why.to_string())]
+    fn probe() -> Result<String, String> {
+        N::probe(&crate::messages::asked::configured()).map_err(|why| why.to_string())
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
-        let node = transom_network::Node::all(job.clone());
-        let opened = Self::new(std::sync::Arc::new(job), node, &crate::messages::asked::configured());
+        let node = Node::all(job.clone());
+        let opened = Self::open(std::sync::Arc::new(job), node, &crate::messages::asked::configured());
         opened.map_err(|source| ProviderError::Network { hosts: None, source })
     }
 
     fn on_several_hosts(apart: Apart, _: Choice) -> Result<Self, ProviderError> {
         let hosts = apart.hosts.to_string();
-        let (job, node) = transom_network::Node::of(apart);
-        let opened = Self::new(job, node, &crate::messages::asked::configured());
+        let (job, node) = Node::of(apart);
+        let opened = Self::open(job, node, &crate::messages::asked::configured());
         opened.map_err(|source| ProviderError::Network { hosts: Some(hosts), source })
-    }
-
-    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        transom_network::Hybrid::team(self, members, meet)
-    }
-
-    fn memory(&self) -> &Loopback {
-        transom_network::Hybrid::memory(self)
-    }
-
-    fn view(on: &Self::Region) -> &View {
-        on.view()
-    }
-
-    fn mapped(&self, at: &Self::Remote) -> View {
-        at.mapped()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {
@@ -184,15 +121,15 @@ impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
     }
 
     fn hosts(&self) -> Option<Vec<u32>> {
-        transom_network::Hybrid::hosts(self)
+        Far::hosts(self)
     }
 
     fn memory_of_host(&self) -> Option<&Loopback> {
-        transom_network::Hybrid::memory_of_host(self)
+        Far::memory_of_host(self)
     }
 
     unsafe fn transport(&self, asked: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
         // SAFETY: caller's contract.
-        unsafe { transom_network::Hybrid::transport(self, asked) }.map(Some)
+        unsafe { Far::transport(self, asked) }.map(Some)
     }
 }

@@ -5,31 +5,42 @@ pub(crate) mod asked;
 mod table;
 
 mod chosen;
-mod direct;
 mod job_provider;
 
-pub use direct::{Pending, Provider, Region, Remote, Transfer};
 pub use table::Chosen;
 
 use asked::{Choice, FABRIC};
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::{Variable, VariableError};
+use transom_network::Direct;
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
 
+/// The provider of a [`World`](crate::World): a handle of one rank. Operations on memory that is mapped in this process
+/// are this processor's own; the provider that TRANSOM_FABRIC [chose](Direct::inner) executes all others.
+///
+/// # Examples
+/// ```
+/// use transom::provider::Chosen;
+/// let world = transom::init()?;
+/// assert!(matches!(world.provider().inner(), Chosen::Loopback(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type Provider = Direct<Chosen>;
+
 /// Returns the shared memory, if all ranks share it.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
-    provider.chosen().shared_memory()
+    provider.inner().shared_memory()
 }
 
 /// Returns the host number of each rank, if there are several hosts.
 pub(crate) fn hosts(provider: &Provider) -> Option<Vec<u32>> {
-    provider.chosen().hosts()
+    provider.inner().hosts()
 }
 
 /// Returns the shared memory of this rank's host, if there are several hosts and data moves through it.
 pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
-    provider.chosen().memory_of_host()
+    provider.inner().memory_of_host()
 }
 
 /// Returns the transport of this rank's messages, if a network carries them. Called once for each rank of a job.
@@ -41,7 +52,7 @@ pub(crate) unsafe fn transport(
     asked: &transom_channel::Changes,
 ) -> Result<Option<job_provider::Transport>, FabricError> {
     // SAFETY: caller's contract.
-    unsafe { provider.chosen().transport(asked) }
+    unsafe { provider.inner().transport(asked) }
 }
 
 /// Returns the variables that the providers of this build read.
@@ -93,8 +104,9 @@ pub enum ProviderError {
     Variable(#[from] VariableError),
     /// The ranks are on several hosts, and no provider was chosen that reaches other hosts.
     #[error(
-        "the ranks are on several hosts that share no memory: {hosts}; set TRANSOM_FABRIC to auto or tcp (or to \
-         verbs, in a build with that cargo feature), or start all ranks on one host"
+        "the ranks are on several hosts that share no memory: {hosts}; set TRANSOM_FABRIC to auto or to a network of this \
+         build ({}), or start all ranks on one host",
+        Chosen::networks().join(", ")
     )]
     Apart {
         /// The ranks of each host.
@@ -138,15 +150,15 @@ fn choice() -> Result<Choice, VariableError> {
 /// Opens the provider of ranks that are threads of one process. They share memory, so a choice that threads cannot have
 /// is ignored.
 pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
-    Chosen::of_threads(job, choice()?).map(Provider::new)
+    Chosen::of_threads(job, choice()?).map(Direct::new)
 }
 
 /// Opens the provider of the ranks of one host. Collective.
 pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
-    Chosen::on_one_host(job, choice()?).map(Provider::new)
+    Chosen::on_one_host(job, choice()?).map(Direct::new)
 }
 
 /// Opens the provider of the ranks of several hosts. Collective.
 pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
-    Chosen::on_several_hosts(apart, choice()?).map(Provider::new)
+    Chosen::on_several_hosts(apart, choice()?).map(Direct::new)
 }

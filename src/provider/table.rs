@@ -118,8 +118,8 @@ pub(super) struct Row {
 providers! { ($)
     Loopback(transom_shm_loopback::Loopback) = "shm", "one machine";
     #[cfg(feature = "verbs")]
-    Verbs(transom_network::Hybrid<transom_verbs::Verbs>) = "verbs", "InfiniBand, RoCE";
-    Tcp(transom_network::Hybrid<transom_tcp::Tcp>) = "tcp", "any network";
+    Verbs(transom_network::Far<transom_verbs::Verbs>) = "verbs", "InfiniBand, RoCE";
+    Tcp(transom_network::Far<transom_tcp::Tcp>) = "tcp", "any network";
     #[cfg(feature = "delayed")]
     Delayed(transom_windows::Delayed<transom_shm_loopback::Loopback>) = "delayed", "late and unordered, to test synchronisation";
 }

@@ -158,8 +158,8 @@ pub fn skipped(what: &str) -> bool {
 }
 
 pub fn verbs(world: &World) -> &Verbs {
-    match world.provider().chosen() {
-        Chosen::Verbs(hybrid) => hybrid.network(),
+    match world.provider().inner() {
+        Chosen::Verbs(far) => far.network(),
         _ => panic!("TRANSOM_FABRIC=verbs selected another provider"),
     }
 }

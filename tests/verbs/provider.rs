@@ -18,7 +18,7 @@ use transom::{FabricError, Flavor, Op, StartError, Window};
 /// A job of this process alone, over the adapter.
 fn alone() -> (Loopback, Hybrid<Verbs>) {
     let job = Loopback::alone().unwrap();
-    (job.clone(), Hybrid::new(Arc::new(job.clone()), Node::all(job), &Default::default()).unwrap())
+    (job.clone(), Hybrid::open(Arc::new(job.clone()), Node::all(job), &Default::default()).unwrap())
 }
 
 /// Atomics of two adapters are not atomic towards each other. A rank reaches the words of a neighbour with another

@@ -1,17 +1,20 @@
 //! Combination of a network between hosts and shared memory within each host.
 
-mod fabric;
-mod region;
+mod direct;
+mod far;
+mod mapped;
 
-pub use region::{Pending, Region, Remote, Transfer};
+pub use direct::Direct;
+pub use far::Far;
+pub use mapped::Mapped;
 
 use crate::variables::{INTRANODE, Intranode};
 use crate::{Bootstrap, HybridWire, Network, NetworkError, Node, Transport};
 use std::sync::Arc;
 use transom_channel::{Changes, Config};
 use transom_locks::Rank;
+use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::ShmWire;
-use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{FabricError, OobExchange};
 
 /// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one
@@ -19,23 +22,29 @@ use transom_windows::{FabricError, OobExchange};
 /// hosts. A rank always does so in its own memory.
 ///
 /// Once the last clone and window of a rank are dropped, the rank has left the job.
-#[derive(Clone)]
-pub struct Hybrid<N> {
-    network: N,
-    job: Arc<dyn Bootstrap>,
-    node: Node,
-    /// Ranks of one host use the memory that they share.
-    intranode: bool,
-    /// All ranks are on one host, and use the memory that they share.
-    all_near: bool,
-}
+pub type Hybrid<N> = Direct<Far<N>>;
 
 impl<N: Network> Hybrid<N> {
+    /// Opens the network of the ranks of `job`, as [`Far::open`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Far::open`].
+    pub fn open(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
+        Far::open(job, node, messages).map(Direct::new)
+    }
+
+    /// The network, for its counters.
+    pub fn network(&self) -> &N {
+        self.inner().network()
+    }
+}
+
+impl<N: Network> Far<N> {
     /// Opens the network of the ranks of `job`. Collective. `messages` is how the program configured messages.
     ///
     /// # Errors
     /// If one rank fails, all ranks get an error: see [`NetworkError`].
-    pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
+    pub fn open(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
         let asked = INTRANODE.get::<Intranode>().map(|asked| asked.unwrap_or_default().0.unwrap_or(!node.is_all()));
         // The other ranks wait for this one: an invalid variable is reported only after the exchange.
         let told = job.all_gather(&asked.as_ref().map_or(Vec::new(), |on| vec![u8::from(*on)]))?;
@@ -43,39 +52,12 @@ impl<N: Network> Hybrid<N> {
         agree(&told, job.rank(), intranode)?;
         let network = N::open(job.clone(), node.clone(), messages)
             .map_err(|error| NetworkError::Open { network: N::NAME, source: error.into() })?;
-        Ok(Self::of(network, job, node, intranode))
-    }
-
-    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks
-    /// need not. Each call of `meet` returns what every member passed to it.
-    ///
-    /// # Errors
-    /// The errors of `meet` and of the exchange.
-    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        let job = self.job.team_of(members, meet)?;
-        let node = self.node.team(members, meet)?;
-        let network = self.network.team(members, job.clone(), node.clone())?;
-        Ok(Self::of(network, job, node, self.intranode))
-    }
-
-    fn of(network: N, job: Arc<dyn Bootstrap>, node: Node, intranode: bool) -> Self {
-        let all_near = intranode && node.is_all();
-        Hybrid { network, job, node, intranode, all_near }
-    }
-
-    /// The network, for its counters.
-    pub fn network(&self) -> &N {
-        &self.network
+        Ok(Far { network, job, node, intranode })
     }
 
     /// The number of each rank's host; `None` if the job was started on one host.
     pub fn hosts(&self) -> Option<Vec<u32>> {
         Some(self.node.hosts().to_vec()).filter(|hosts| !hosts.is_empty())
-    }
-
-    /// The memory that the ranks of this host share.
-    pub fn memory(&self) -> &Loopback {
-        self.node.memory()
     }
 
     /// The memory of this host, if the job was started on several hosts and data moves through it.

@@ -3,8 +3,8 @@
 use crate::network::{Pretend, on_hosts};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use transom_channel::wire::WireMemory;
-use transom_channel::{Changes, Config, Engine, Id, RecvTarget, Select};
+use transom_channel::wire::{Data, Event, Lane, Request, WireMemory};
+use transom_channel::{Changes, Config, Engine, Id, RecvTarget, Select, Wire};
 use transom_network::{Hybrid, Transport};
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::OobExchange;
@@ -60,7 +60,7 @@ fn messages_use_memory_on_one_host_only() {
     on_hosts(&[0, 1, 0, 1], |world: Hybrid<Pretend<true>>| {
         let (me, ranks) = (world.rank(), world.size());
         // SAFETY: an engine drives it.
-        let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
+        let (wire, config) = unsafe { world.inner().transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Hybrid(_)));
         assert_eq!(wire.waiter().rank(), me, "the waiter's rank differs from the rank in the job");
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
@@ -79,10 +79,34 @@ fn messages_of_a_lone_rank_use_the_network() {
     on_hosts(&[0, 1, 2], |world: Hybrid<Pretend<true>>| {
         let (me, ranks) = (world.rank(), world.size());
         // SAFETY: an engine drives it.
-        let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
+        let (wire, config) = unsafe { world.inner().transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Network(_)));
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
         talk(&mut engine, me, ranks, &done);
+        world.barrier().unwrap();
+    });
+}
+
+/// Packets of a neighbour wait in any number: a packet of another host is taken between them.
+#[test]
+fn busy_neighbour_leaves_the_network_its_turn() {
+    on_hosts(&[0, 1, 0], |world: Hybrid<Pretend<true>>| {
+        // SAFETY: an engine drives it, in the other tests; here the wire sends packets alone.
+        let (mut wire, _) = unsafe { world.inner().transport(&Changes::default()) }.unwrap();
+        world.barrier().unwrap(); // all have opened their messages
+        if world.rank() > 0 {
+            let lane = Lane { peer: 0, rail: 0 };
+            wire.connect(lane);
+            for _ in 0..if world.rank() == 2 { 40 } else { 1 } {
+                wire.post(lane, Request::Send { head: &[7; 8], body: Data::None }).unwrap();
+            }
+        }
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            let from = |event| if let Event::Arrived { lane, .. } = event { Some(lane.peer) } else { None };
+            let order: Vec<u32> = std::iter::from_fn(|| wire.poll()).filter_map(from).collect();
+            assert!(order.len() == 41 && order[..15] == [2; 15] && order[40] == 2, "{order:?}");
+        }
         world.barrier().unwrap();
     });
 }

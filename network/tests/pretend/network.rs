@@ -250,7 +250,7 @@ pub fn on_hosts<const ADAPTER: bool>(hosts: &[u32], body: impl Fn(Hybrid<Pretend
                 JOBS.lock().unwrap().get_or_insert_default().insert(address, job.clone());
                 let (memory, ended) = (memory.unwrap(), Leaving(job));
                 let node = Node::some(memory, here, hosts);
-                body(Hybrid::new(bootstrap, node, &Config::default()).unwrap());
+                body(Hybrid::open(bootstrap, node, &Config::default()).unwrap());
                 JOBS.lock().unwrap().get_or_insert_default().remove(&address);
                 drop(ended);
             });

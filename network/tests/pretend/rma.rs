@@ -3,7 +3,7 @@
 use crate::network::{Pretend, on_hosts};
 use transom_locks::Rank;
 use transom_network::{Hybrid, Network};
-use transom_windows::{Flavor, OobExchange, Op, Window};
+use transom_windows::{Fabric, FabricError, Flavor, OobExchange, Op, Window};
 
 /// Ranks 0 and 2 are on one host, 1 and 3 on the other: host numbers differ from job ranks.
 const HOSTS: [u32; 4] = [0, 1, 0, 1];
@@ -48,7 +48,10 @@ fn team_in_another_order_reaches_its_members() {
     on_hosts(&HOSTS, |world: Hybrid<Pretend<false>>| {
         let team = all_gather_team(&world, &[3, 2, 1, 0]);
         assert_eq!(team.rank(), 3 - world.rank());
-        assert_eq!((team.hosts().unwrap(), world.hosts().unwrap()), (vec![1, 0, 1, 0], vec![0, 1, 0, 1]));
+        assert_eq!(
+            (team.inner().hosts().unwrap(), world.inner().hosts().unwrap()),
+            (vec![1, 0, 1, 0], vec![0, 1, 0, 1])
+        );
         let (node, me) = (&team.network().node, team.rank());
         let here = [0, 1, 2, 3].map(|rank| node.here(rank));
         let expected = if me % 2 == 0 { [Some(0), None, Some(1), None] } else { [None, Some(0), None, Some(1)] };
@@ -105,5 +108,59 @@ fn put_to_lent_memory_precedes_its_signal() {
         }
         epoch.unlock().unwrap();
         assert_eq!(window.free().unwrap(), [100; 4]);
+    });
+}
+
+/// All ranks of a job on one host: `TRANSOM_INTRANODE` is off unless it is set, since the program has chosen a network.
+#[test]
+fn ranks_of_one_host_use_the_network_of_their_choice() {
+    on_hosts(&[0, 0], |world: Hybrid<Pretend<false>>| {
+        let (other, counts) = (1 - world.rank(), &world.network().counts);
+        let mut window = Window::<u64, _>::allocate(&world, 0, 1).unwrap();
+        let epoch = window.lock_shared(other).unwrap();
+        counts.take();
+        epoch.put(0, &[1]).unwrap();
+        epoch.get_one(0).unwrap();
+        assert_eq!(counts.take()[..2], [1, 1]);
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+/// The network delays each put until it must take effect.
+#[test]
+fn flushed_puts_are_visible_at_the_target() {
+    on_hosts(&HOSTS, |world: Hybrid<Pretend<false>>| {
+        let (me, ranks) = (world.rank(), world.size());
+        let mut window = Window::<u64, _>::allocate(&world, 0, 2 * ranks).unwrap();
+        let epoch = window.lock_all().unwrap();
+        for target in 0..ranks {
+            let target = epoch.target(target).unwrap();
+            target.put(me, &[7]).unwrap();
+            target.flush().unwrap();
+        }
+        world.barrier().unwrap();
+        assert!((0..ranks).all(|from| epoch.local().get(from).unwrap() == 7), "after a flush of each target");
+        (0..ranks).for_each(|target| epoch.target(target).unwrap().put(ranks + me, &[8]).unwrap());
+        epoch.flush_all().unwrap();
+        world.barrier().unwrap();
+        assert!((0..ranks).all(|from| epoch.local().get(ranks + from).unwrap() == 8), "after a flush of all");
+        epoch.unlock().unwrap();
+    });
+}
+
+#[test]
+fn keys_of_other_ranks_and_kinds_are_refused() {
+    on_hosts(&[0, 1], |world: Hybrid<Pretend<false>>| {
+        let (_region, key) = world.allocate(64).unwrap();
+        let is_bad = |attached: Result<_, FabricError>| matches!(attached, Err(FabricError::BadKey { .. }));
+        let me = world.rank();
+        assert!(world.attach(me, &key, 64).is_ok());
+        assert!(is_bad(world.attach(2, &key, 64)), "a rank that does not exist");
+        // SAFETY: nothing is attached to.
+        assert!(is_bad(unsafe { world.attach_user_memory(me, &key, 64) }), "memory that no program lent");
+        let network = &key[1 + usize::from(key[0])..];
+        assert!(is_bad(world.attach(1 - me, &[&[0], network].concat(), 64)), "memory that a program lent");
+        world.barrier().unwrap();
     });
 }

@@ -1,60 +1,14 @@
 //! Messages of a rank that leaves: all that it sent arrives, then its departure is reported.
 
+use super::messages::{LONG, received, send, until_up, wire};
 use super::route::{Gate, Rerouted, Route};
 use super::{on_hosts, on_hosts_by};
-use crate::Tcp;
 use crate::greet::{ANSWER, CODE, HELLO};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use transom_channel::Changes;
-use transom_channel::wire::{Data, Event, Lane, Request, Why, WireMemory};
+use std::time::Instant;
+use transom_channel::wire::{Event, Lane, Why};
 use transom_locks::Awaited;
-use transom_network::{Hybrid, Network, NetworkWire};
-use transom_shm_loopback::messages::Bytes;
 use transom_windows::OobExchange;
-
-/// Longest wait of a test for what must happen, and the time within which a departure must be reported. A rank whose
-/// streams do not end is reported later.
-const LONG: Duration = Duration::from_secs(20);
-
-fn wire(world: &Hybrid<Tcp>) -> Box<dyn NetworkWire> {
-    world.network().wire(&Changes::default()).unwrap().0
-}
-
-/// Polls until an event other than `Worked`.
-fn next(wire: &mut Box<dyn NetworkWire>) -> Event<Bytes> {
-    let since = Instant::now();
-    loop {
-        match wire.poll() {
-            Some(Event::Worked) | None => assert!(since.elapsed() < LONG, "nothing has happened"),
-            Some(event) => return event,
-        }
-        wire.look_for_the_gone();
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
-fn until_up(wire: &mut Box<dyn NetworkWire>) {
-    assert!(matches!(next(wire), Event::Up(_)));
-}
-
-fn send(wire: &mut Box<dyn NetworkWire>, peer: u32, bytes: &[u8]) -> bool {
-    wire.post(Lane { peer, rail: 0 }, Request::Send { head: bytes, body: Data::None }).is_ok()
-}
-
-/// The bytes of a packet, or the reason why its sender is lost.
-fn received(wire: &mut Box<dyn NetworkWire>) -> Result<Vec<u8>, Why> {
-    match next(wire) {
-        Event::Arrived { slot, at, length, .. } => {
-            let mut bytes = vec![0; length];
-            slot.read(at, &mut bytes);
-            Ok(bytes)
-        }
-        Event::Failed(_, why) => Err(why),
-        Event::Up(_) => received(wire),
-        event => panic!("{:?}", event.lane()),
-    }
-}
 
 /// Rank 1 sends to rank 0 and leaves, over a route that holds what it sent.
 fn leaves_over(route: &Route) {

@@ -242,6 +242,8 @@ fn refusals_name_the_reason_and_leave_the_lane() {
     lane.put(target.at(64), &[1], ok).unwrap();
     assert_eq!(none(flush(&lane)), Refusal::OutOfBounds, "a put is reported by the next flush");
     flush(&lane).unwrap();
+    lane.post(&Request::Notify { at: target.at(64), value: 1, wake: Wake::Home }, ok).unwrap();
+    assert_eq!(none(flush(&lane)), Refusal::OutOfBounds, "a notify is reported as a put is");
     let stale = target.at(0);
     target.exposed = None;
     assert_eq!(refused(get(&lane, stale, 1)), Refusal::NoRegion);
@@ -346,6 +348,18 @@ fn closed_connection_ends_waits_and_later_calls() {
     assert!(matches!(waiting.wait(ok), Err(Halt::Broken(_))));
     assert!(matches!(add(&lane, at, 1), Err(Halt::Broken(_))));
     assert!(matches!(lane.put(at, &[1; 5000], ok), Err(Halt::Broken(_))));
+}
+
+/// A reply with fewer bytes than a get asked for leaves no bytes that were not read.
+#[test]
+fn short_reply_of_a_get_breaks_the_lane() {
+    let (mine, mut theirs) = UnixStream::pair().unwrap();
+    let lane = lane(mine);
+    let into = BoxBytes::from(vec![0_u8; 100].into_boxed_slice());
+    let got = lane.start_get(At { region: 1, offset: 0 }, into, ok).unwrap();
+    let (head, data) = Reply::Data(&[7; 50]).encode();
+    theirs.write_all(&[head.bytes(), data].concat()).unwrap();
+    assert!(matches!(got.wait(ok), Err(Halt::Broken(_))));
 }
 
 /// A peer that sends what no target sends must not be believed, nor end the process.

@@ -3,6 +3,7 @@
 mod departures;
 mod hostile;
 mod lanes;
+mod messages;
 mod route;
 mod windows;
 
@@ -41,7 +42,7 @@ fn on_hosts_by(
                 let bootstrap = wrap(Arc::new(job.clone()));
                 let ended = Leaving(job);
                 let node = Node::some(memory.unwrap(), here, hosts);
-                body(Hybrid::new(bootstrap, node, &Config::default()).unwrap());
+                body(Hybrid::open(bootstrap, node, &Config::default()).unwrap());
                 drop(ended);
             });
         }

@@ -4,7 +4,7 @@ use super::on_hosts;
 use crate::Tcp;
 use transom_locks::Rank;
 use transom_network::Hybrid;
-use transom_windows::{Flavor, OobExchange, Op, Window};
+use transom_windows::{Fabric, Flavor, OobExchange, Op, Window};
 
 /// Two ranks on two hosts, three on two, two on each of two.
 const HOSTS: [&[u32]; 3] = [&[0, 1], &[0, 0, 1], &[0, 1, 0, 1]];
@@ -198,5 +198,35 @@ fn dropped_window_stays_until_all_dropped_it() {
         assert!(regions.len() > before);
         (0..2).for_each(|_| world.barrier().unwrap());
         assert_eq!(regions.len(), before);
+    });
+}
+
+/// A rank attaches alone to memory of another, which drops it: it stays until the rank detaches.
+#[test]
+fn attached_region_stays_until_it_is_detached() {
+    on_hosts(HOSTS[0], |world| {
+        let (me, regions) = (world.rank(), world.network().regions());
+        let (own, own_key) = world.allocate(8).unwrap();
+        let before = regions.len();
+        let (region, key) = world.allocate(8).unwrap();
+        let [keys, own_keys] = [&key, &own_key].map(|key| world.all_gather(key).unwrap());
+        if me == 1 {
+            world.barrier().unwrap();
+            drop(region);
+            assert!(regions.len() > before, "rank 0 is attached");
+            (0..2).for_each(|_| world.barrier().unwrap());
+            assert_eq!(regions.len(), before);
+        } else {
+            let other = world.attach(1, &own_keys[1], 8).unwrap();
+            let remote = world.attach(1, &keys[1], 8).unwrap();
+            (0..2).for_each(|_| world.barrier().unwrap());
+            world.get(&remote, 0, &mut [0; 8]).unwrap();
+            drop(remote);
+            // The reply follows the execution of all earlier requests.
+            world.get(&other, 0, &mut [0; 8]).unwrap();
+            world.barrier().unwrap();
+        }
+        world.barrier().unwrap();
+        drop(own);
     });
 }

@@ -39,7 +39,7 @@ use transom_windows::{FabricError, OobExchange};
 /// use transom::verbs::{Hybrid, Node, Verbs, WorkRequests};
 /// use transom::windows::{Fabric, Window};
 /// let job = transom::shm_loopback::Loopback::alone()?;
-/// match Hybrid::<Verbs>::new(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
+/// match Hybrid::<Verbs>::open(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
 ///     Ok(hybrid) => {
 ///         let verbs = hybrid.network();
 ///         let mut window = Window::<u64, _>::allocate(&hybrid, 0, 10)?;
