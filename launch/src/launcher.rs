@@ -20,7 +20,7 @@ mod stamp;
 mod watch;
 
 pub use binding::BindTo;
-pub use hosts::{HostList, HostListError, HostSourceError};
+pub use hosts::{HostList, HostListError, HostSourceError, MapBy};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use prefix::OutputPrefix;
 
@@ -100,6 +100,20 @@ impl Launch {
     /// ```
     pub fn hosts(mut self, hosts: HostList) -> Self {
         self.0.hosts = Some(hosts);
+        self
+    }
+
+    /// Sets the order in which ranks fill the places of hosts; [`MapBy::Slot`] by default.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use transom::MapBy;
+    /// let launch = transom::Launch::new("./program", 4).hosts("node1,node2".parse()?);
+    /// let outcome = launch.map_by(MapBy::Node).run()?; // ranks 0 and 2 on node1
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map_by(mut self, map: MapBy) -> Self {
+        self.0.map_by = map;
         self
     }
 

@@ -3,6 +3,7 @@
 
 use super::build::Build;
 use super::error::BootstrapError;
+use crate::ranges::ranges;
 use std::collections::HashMap;
 use transom_locks::Rank;
 
@@ -104,12 +105,12 @@ impl Hosts {
 }
 
 impl std::fmt::Display for Hosts {
-    /// `node1 (ranks 0, 1), node2 (ranks 2, 3)`
+    /// `node1 (ranks 0-2), node2 (ranks 3, 4)`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, name) in self.names.iter().enumerate() {
-            let ranks = (0..self.of.len()).filter(|&rank| self.of[rank] == number).map(|rank| rank.to_string());
+            let ranks: Vec<Rank> = (0..self.of.len()).filter(|&rank| self.of[rank] == number).collect();
             let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{name} (ranks {})", ranks.collect::<Vec<_>>().join(", "))?;
+            write!(f, "{comma}{name} (ranks {})", ranges(&ranks))?;
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use super::script;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io::{self, Read, Write};
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
@@ -84,7 +83,8 @@ pub(super) enum Told {
 /// A host and the `ssh` to it. Dropping it kills the `ssh`.
 pub(super) struct Host {
     pub name: String,
-    pub ranks: Range<Rank>,
+    /// In ascending order; at least one.
+    pub ranks: Vec<Rank>,
     child: Child,
     pub pidfd: OwnedFd,
     stdin: Option<ChildStdin>,
@@ -108,8 +108,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn start(name: &str, ranks: Range<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
-        let failed = |why: String| LaunchError::Host { rank: ranks.start, host: name.to_owned(), why };
+    pub fn start(name: &str, ranks: Vec<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
+        let failed = |why: String| LaunchError::Host { rank: ranks[0], host: name.to_owned(), why };
         let mut command = ssh(name);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal's SIGINT must reach only the launcher, which passes it on.
@@ -148,6 +148,11 @@ impl Host {
             ended: false,
             broken: false,
         })
+    }
+
+    /// Returns whether a rank is on this host.
+    pub fn has(&self, rank: Rank) -> bool {
+        self.ranks.binary_search(&rank).is_ok()
     }
 
     /// Returns whether the host has received the line, so that its ranks run.
@@ -190,7 +195,7 @@ impl Host {
                 self.hear_complaint();
                 let said = String::from_utf8_lossy(&self.complaint).trim().replace(['\r', '\n'], " ");
                 let why = if said.is_empty() { why } else { format!("{why}: {said}") };
-                Err(LaunchError::Host { rank: self.ranks.start, host: self.name.clone(), why })
+                Err(LaunchError::Host { rank: self.ranks[0], host: self.name.clone(), why })
             }
             Some(why) => {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
@@ -408,13 +413,13 @@ fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Removes complete records from the bytes received from a host with these ranks, and appends their events to `told`.
-fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told>) -> Result<(), String> {
+/// Removes complete records from the bytes received from a host with these ranks, which ascend, and appends their events to `told`.
+fn take_records(received: &mut Vec<u8>, ranks: &[Rank], told: &mut Vec<Told>) -> Result<(), String> {
     let mut taken = 0;
     while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
         let head = &received[taken..taken + end];
         let (kind, rank, number) = parse(head)
-            .filter(|(_, rank, _)| ranks.contains(rank))
+            .filter(|(_, rank, _)| ranks.binary_search(rank).is_ok())
             .ok_or_else(|| format!("it sent {:?}, which is not a record", String::from_utf8_lossy(head)))?;
         let begin = taken + end + 1;
         let len = if matches!(kind, b'x' | b'l' | b'i') { 0 } else { number };
@@ -476,14 +481,14 @@ mod tests {
     #[test]
     fn partial_and_foreign_records_are_not_taken() {
         let (mut received, mut told) = (b"o 2 3\nabce 3 0\nl 2 1\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
-        take_records(&mut received, &(2..4), &mut told).unwrap();
+        take_records(&mut received, &[0, 2, 3], &mut told).unwrap();
         let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
         assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Lost(2), Told::Exited(3, Status::Exited(7))]);
         assert_eq!(received, b"o 2 5\nab");
         for (wrong, why) in
             [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "without a record")]
         {
-            let error = take_records(&mut wrong.to_vec(), &(2..4), &mut told).unwrap_err();
+            let error = take_records(&mut wrong.to_vec(), &[0, 2, 3], &mut told).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }
