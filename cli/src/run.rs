@@ -20,7 +20,8 @@ use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchEr
 /// them. Output is forwarded in whole lines, so that lines of different ranks never mix; lines of stderr begin with
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, one ssh for each host starts its ranks, in the folder of the same name. The host needs `sh`, coreutils,
+/// On hosts, one ssh for each host starts its ranks (one srun, on the nodes of the Slurm job in which this command runs), in
+/// the folder of the same name. The host needs `sh`, coreutils,
 /// `setsid` and the program, and must reach this machine by TCP. Ranks have the host's environment. Added are the
 /// variables of this command that `transom info` lists for you to set (except TRANSOM_SSH and TRANSOM_BOOTSTRAP), and
 /// those that begin with RUST_, OMP_ or LD_LIBRARY_PATH. PATH is appended to the host's own. `--env` passes others.

@@ -15,6 +15,7 @@ mod remote;
 mod repeats;
 mod script;
 mod settings;
+mod shell;
 mod signals;
 mod stamp;
 mod watch;
@@ -77,8 +78,8 @@ impl Launch {
 
     /// Runs the ranks on hosts instead of this machine.
     ///
-    /// The launcher starts all ranks of a host through one `ssh`, or through the command in `TRANSOM_SSH`, in the
-    /// current folder or [another](Launch::current_dir). The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// The launcher starts all ranks of a host through one `ssh`, in the current folder or [another](Launch::current_dir). On a
+    /// node of the Slurm job in which this process runs, `srun` replaces `ssh`; the command in `TRANSOM_SSH` replaces both. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
     /// this machine's own name need no `ssh`.
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's

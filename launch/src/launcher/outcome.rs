@@ -164,13 +164,13 @@ pub enum LaunchError {
         limit: u64,
     },
     /// A host could not be reached.
-    #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
+    #[error("rank {rank}: host {host}: {why}")]
     Host {
         /// The lowest rank of that host.
         rank: Rank,
         /// The host.
         host: String,
-        /// The fault.
+        /// The fault, and what to try.
         why: String,
     },
     /// The launcher received a signal before all hosts were reached.

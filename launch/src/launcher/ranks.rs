@@ -9,6 +9,7 @@ use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
 use super::script;
 use super::settings::Settings;
+use super::shell::Shells;
 use crate::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -36,6 +37,8 @@ pub(super) struct Ranks {
     statuses: Vec<Option<Status>>,
     /// Processes by rank; empty if the ranks are on hosts.
     here: Vec<Process>,
+    /// Ways to hosts.
+    shells: Shells,
     /// Hosts whose `ssh` has been started.
     hosts: Vec<Host>,
     /// State of each rank on a host, by rank.
@@ -82,6 +85,7 @@ impl Ranks {
         let mut ranks = Ranks {
             statuses: vec![None; count],
             here: Vec::new(),
+            shells: Shells::find(),
             hosts: Vec::new(),
             there: Vec::new(),
             processors: None,
@@ -143,7 +147,7 @@ impl Ranks {
         while asked < AT_ONCE
             && let Some((name, ranks, line)) = self.next.pop_front()
         {
-            self.hosts.push(Host::start(&name, ranks, line)?);
+            self.hosts.push(Host::start(&self.shells, &name, ranks, line)?);
             asked += 1;
         }
         Ok(())
