@@ -25,8 +25,9 @@ pub trait Bootstrap: OobExchange + Send + Sync {
     /// If one rank of the team fails, all of them get an error.
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
 
-    /// Lets exchanges of this job or team send each result to a host once, to be passed on through `memory`, which the ranks
-    /// of this host share. All ranks call it between two exchanges; the memory's rank 0 has the number `first` here.
+    /// Lets exchanges of this job or team send each result to a host once, to be passed on through `memory`, which the
+    /// ranks of this host share. All ranks call it between two exchanges; the memory's rank 0 has the number `first`
+    /// here.
     ///
     /// # Errors
     /// Errors of the exchange of `memory`, or memory that cannot be allocated.
@@ -49,8 +50,8 @@ pub trait Bootstrap: OobExchange + Send + Sync {
     /// The time at which `rank` last answered that its process runs. `None` without an answer, and always on one host.
     fn seen_running(&self, rank: Rank) -> Option<Instant>;
 
-    /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses messages. The
-    /// first call counts.
+    /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses
+    /// messages. The first call counts.
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>);
 }
 

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, OobExchange, Wait, Wake};
 
-/// Words of the board, in bytes: number of messages sent; number of times that a rank has received one; length of the last
-/// message, or [`FAILED`]; its key.
+/// Offsets of the board's words, in bytes. They hold the number of messages sent, the number of receptions by any rank,
+/// the length of the last message or [`FAILED`], and its key.
 const SENT: usize = 0;
 const RECEIVED: usize = 8;
 const LENGTH: usize = 16;
@@ -24,9 +24,9 @@ const FAILED: u64 = u64::MAX;
 /// The call that waits here, in the report of a long wait.
 const CALL: &&str = &"a collective call (creating a window, value or team)";
 
-/// A way from rank 0 of a job or team to its other ranks, of which all receive each message. A message costs the sender an
-/// allocation and a copy, and each receiver a mapping and a copy. Between messages the relay has a mapping and no descriptor. It keeps
-/// no rank in its job.
+/// A way from rank 0 of a job or team to its other ranks, of which all receive each message. A message costs the sender
+/// an allocation and a copy, and each receiver a mapping and a copy. Between messages the relay has a mapping and no
+/// descriptor. It keeps no rank in its job.
 ///
 /// # Examples
 /// ```
@@ -100,12 +100,12 @@ impl Relay {
 
     /// Sends a message to all other ranks, and returns once they have received it. Rank 0 calls it.
     ///
-    /// `rank` is this rank as the caller numbers it, for the report of a long wait. The wait ends with the error of `check`,
-    /// which is called now and then.
+    /// `rank` is this rank as the caller numbers it, for the report of a long wait. The wait ends with the error of
+    /// `check`, which is called now and then.
     ///
     /// # Errors
-    /// [`FabricError::System`] if memory cannot be allocated, and [`FabricError::GivenUp`] at the other ranks then; the error of
-    /// `check`.
+    /// [`FabricError::System`] if memory cannot be allocated, and [`FabricError::GivenUp`] at the other ranks then; the
+    /// error of `check`.
     pub fn send(
         &self,
         bytes: &[u8],
@@ -138,8 +138,8 @@ impl Relay {
 
     /// Waits for the next message of rank 0 and returns it. The other ranks call it.
     ///
-    /// `rank` and `sender` are this rank and rank 0 as the caller numbers them, for errors and the report of a long wait.
-    /// The wait ends with the error of `check`, which is called now and then.
+    /// `rank` and `sender` are this rank and rank 0 as the caller numbers them, for errors and the report of a long
+    /// wait. The wait ends with the error of `check`, which is called now and then.
     ///
     /// # Errors
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] naming `sender`;

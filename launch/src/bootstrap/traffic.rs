@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Bytes through the hub, until the ranks of a job have joined and made a team of them all. Rank `r` is on host
 /// `r % hosts`. The exchanges between are those of a start over TCP: providers, memory of hosts, contacts, listeners.
 fn start_and_team(ranks: usize, hosts: usize) -> u64 {
-    descriptors::make_room(40 * ranks).ok().expect("the ranks are threads of this process");
+    assert!(descriptors::make_room(24 * ranks).is_ok(), "the ranks are threads of this process");
     let secret = Secret::fresh().unwrap();
     let hub = Hub::start(ranks, secret.clone()).unwrap();
     let addresses = vec![([127, 0, 0, 1], hub.port()).into()];
@@ -51,7 +51,8 @@ fn start_and_team(ranks: usize, hosts: usize) -> u64 {
 }
 
 /// A thousand ranks would take more descriptors in one process than most users may open. A quarter of the ranks on a
-/// quarter of the hosts move at least a sixteenth of the bytes: results grow with hosts times ranks, all else with ranks.
+/// quarter of the hosts move at least a sixteenth of the bytes: results grow with hosts times ranks, all else with
+/// ranks.
 #[test]
 fn start_of_a_thousand_ranks_moves_few_bytes() {
     let bytes = start_and_team(256, 16);

@@ -48,8 +48,8 @@ struct Member {
     /// Serialises collective calls of several threads.
     turn: Mutex<()>,
     left: AtomicBool,
-    /// The way of complete rounds to the ranks of this host, once they share memory; and the group's number of the rank that
-    /// gets rounds from the hub.
+    /// The way of complete rounds to the ranks of this host, once they share memory; and the group's number of the rank
+    /// that gets rounds from the hub.
     relay: OnceLock<(Relay, Rank)>,
     /// Teams split from this group.
     teams: Mutex<Vec<Weak<Member>>>,
@@ -161,16 +161,16 @@ impl Tcp {
         self.0.line.connection.send(HOST, JOB, identity.as_bytes());
     }
 
-    /// [`all_gather`](OobExchange::all_gather) among the ranks of this host, in the order of the group. All ranks of the group
-    /// call it.
+    /// [`all_gather`](OobExchange::all_gather) among the ranks of this host, in the order of the group. All ranks of
+    /// the group call it.
     pub(crate) fn all_gather_on_host(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         let _turn = lock(&self.0.turn);
         parse_any_parts(&self.0.round(PART_OF_HOST, mine)?)
     }
 
-    /// Lets the first rank of each host pass the result of each exchange on to the others, in memory that these share. The
-    /// hub does not send it to them, once all ranks have told their hosts. All ranks of the group call it between two
-    /// exchanges. `first` is the number of `memory`'s rank 0 in the group.
+    /// Lets the first rank of each host pass the result of each exchange on to the others, in memory that these share.
+    /// The hub does not send it to them, once all ranks have told their hosts. All ranks of the group call it between
+    /// two exchanges. `first` is the number of `memory`'s rank 0 in the group.
     ///
     /// # Errors
     /// Errors of [`Relay::open`].

@@ -87,8 +87,8 @@ pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, MemberS
     if rest.is_empty() { entries.iter().map(entry).collect() } else { None }
 }
 
-/// Encodes the ranks of a team, in the order of the team: runs of a first rank, a step, and a number of ranks. All ranks,
-/// and those of one host, are a run as a rule; each member sends the list.
+/// Encodes the ranks of a team, in the order of the team: runs of a first rank, a step, and a number of ranks. All
+/// ranks, and those of one host, are a run as a rule; each member sends the list.
 pub(super) fn body_of_members(members: &[Rank]) -> Vec<u8> {
     let (mut body, mut rest) = (Vec::new(), members);
     while let Some((&first, others)) = rest.split_first() {

@@ -1,6 +1,6 @@
 //! The hub of a job, its rendezvous server. One thread admits the ranks, sends each round of messages to one member on
-//! each host once it is complete, and reports which ranks have left or died. Connections that do not know the secret get no
-//! answer. Their number and lifetime are limited, so that they keep no rank out.
+//! each host once it is complete, and reports which ranks have left or died. Connections that do not know the secret
+//! get no answer. Their number and lifetime are limited, so that they keep no rank out.
 
 mod group;
 mod member;
