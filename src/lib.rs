@@ -67,7 +67,8 @@ pub use error::StartError;
 pub use start::{init, log_from_env, start, threads};
 pub use transom_launch::bootstrap::{Bootstrap, BootstrapError};
 pub use transom_launch::launcher::{
-    BindTo, Failure, HostList, HostListError, HostSourceError, Launch, LaunchError, Outcome, OutputPrefix, Status,
+    BindTo, Failure, HostList, HostListError, HostSourceError, Launch, LaunchError, MapBy, Outcome, OutputPrefix,
+    Status,
 };
 pub use transom_locks as locks;
 pub use transom_locks::{QueuePosition, Rank};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use transom::variables::{BOOTSTRAP, FABRIC, NESTING, Seconds, SetBy, TABLE};
-use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
+use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchError, MapBy, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -20,7 +20,8 @@ use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchEr
 /// them. Output is forwarded in whole lines, so that lines of different ranks never mix; lines of stderr begin with
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, one ssh for each host starts its ranks, in the folder of the same name. The host needs `sh`, coreutils,
+/// On hosts, one ssh for each host starts its ranks (one srun, on the nodes of the Slurm job in which this command runs), in
+/// the folder of the same name. The host needs `sh`, coreutils,
 /// `setsid` and the program, and must reach this machine by TCP. Ranks have the host's environment. Added are the
 /// variables of this command that `transom info` lists for you to set (except TRANSOM_SSH and TRANSOM_BOOTSTRAP), and
 /// those that begin with RUST_, OMP_ or LD_LIBRARY_PATH. PATH is appended to the host's own. `--env` passes others.
@@ -46,7 +47,7 @@ pub struct Run {
     #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
     bind_to: BindTo,
 
-    /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
+    /// Hosts for the ranks: `a,b` distributes them evenly; `a:4,b:2` gives four places to a and two to b (--map-by)
     ///
     /// `none` starts all ranks here. Without this option and --hostfile, the hosts are those of the batch job in which
     /// this command runs: SLURM_JOB_NODELIST with SLURM_TASKS_PER_NODE, PBS_NODEFILE, LSB_DJOB_HOSTFILE, LSB_HOSTS or
@@ -57,6 +58,13 @@ pub struct Run {
     /// File with a host in each line: `node1`, `node1 slots=4` (Open MPI) or `node1:4` (MPICH); `#` begins a comment
     #[arg(long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts", help_heading = "Hosts")]
     hostfile: Option<PathBuf>,
+
+    /// Order in which ranks take the places of hosts
+    ///
+    /// `slot` (or `block`) fills a host before the next. `node` (or `cyclic`) goes round the hosts. `ppr:N:node` puts N ranks
+    /// on each host, in blocks.
+    #[arg(long, value_name = "ORDER", default_value = "slot", help_heading = "Hosts")]
+    map_by: MapBy,
 
     /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
     /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
@@ -119,6 +127,9 @@ Examples:
   transom run -n 2 --output-prefix=none ./program
                                              lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
+                                             ranks 0 and 1 on node1, 2 and 3 on node2
+  transom run --hosts node1,node2 --map-by node -n 4 ./program
+                                             ranks 0 and 2 on node1, 1 and 3 on node2
   sbatch -N 2 -n 8 --wrap 'transom run -n 8 ./program'
                                              four ranks on each of two nodes of Slurm
   transom run --hosts node1,node2 -n 4 --wdir /scratch -x DATA=/scratch/in -x LANG ./program
@@ -147,7 +158,11 @@ impl Run {
             launch = launch.current_dir(folder);
         }
         launch = launch.deadline(self.timeout).timestamps(self.timestamps);
-        launch = launch.bind_to(self.bind_to).report_bindings(self.report_bindings).verbose(self.verbose);
+        launch = launch
+            .map_by(self.map_by)
+            .bind_to(self.bind_to)
+            .report_bindings(self.report_bindings)
+            .verbose(self.verbose);
         if let Some(folder) = self.output_dir {
             launch = launch.output_dir(folder);
         }
@@ -252,6 +267,7 @@ fn parse_variable(text: &OsStr) -> Result<(OsString, OsString), Usage> {
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
+        Some(LaunchError::PerNode { .. } | LaunchError::PlacesOfHost { .. }) => 2,
         Some(LaunchError::Folder { .. } | LaunchError::OutputFile { .. }) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. } | LaunchError::OpenFiles { .. }) => 126,

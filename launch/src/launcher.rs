@@ -15,12 +15,13 @@ mod remote;
 mod repeats;
 mod script;
 mod settings;
+mod shell;
 mod signals;
 mod stamp;
 mod watch;
 
 pub use binding::BindTo;
-pub use hosts::{HostList, HostListError, HostSourceError};
+pub use hosts::{HostList, HostListError, HostSourceError, MapBy};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use prefix::OutputPrefix;
 
@@ -77,8 +78,8 @@ impl Launch {
 
     /// Runs the ranks on hosts instead of this machine.
     ///
-    /// The launcher starts all ranks of a host through one `ssh`, or through the command in `TRANSOM_SSH`, in the
-    /// current folder or [another](Launch::current_dir). The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// The launcher starts all ranks of a host through one `ssh`, in the current folder or [another](Launch::current_dir). On a
+    /// node of the Slurm job in which this process runs, `srun` replaces `ssh`; the command in `TRANSOM_SSH` replaces both. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
     /// this machine's own name need no `ssh`.
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
@@ -100,6 +101,20 @@ impl Launch {
     /// ```
     pub fn hosts(mut self, hosts: HostList) -> Self {
         self.0.hosts = Some(hosts);
+        self
+    }
+
+    /// Sets the order in which ranks fill the places of hosts; [`MapBy::Slot`] by default.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use transom::MapBy;
+    /// let launch = transom::Launch::new("./program", 4).hosts("node1,node2".parse()?);
+    /// let outcome = launch.map_by(MapBy::Node).run()?; // ranks 0 and 2 on node1
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map_by(mut self, map: MapBy) -> Self {
+        self.0.map_by = map;
         self
     }
 

@@ -10,6 +10,7 @@ mod listen_at;
 mod lock;
 mod process;
 mod random;
+mod ranges;
 mod tcp;
 pub mod variables;
 

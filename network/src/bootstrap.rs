@@ -25,6 +25,17 @@ pub trait Bootstrap: OobExchange + Send + Sync {
     /// If one rank of the team fails, all of them get an error.
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
 
+    /// Lets exchanges of this job or team send each result to a host once, to be passed on through `memory`, which the
+    /// ranks of this host share. All ranks call it between two exchanges; the memory's rank 0 has the number `first`
+    /// here.
+    ///
+    /// # Errors
+    /// Errors of the exchange of `memory`, or memory that cannot be allocated.
+    fn pass_on_through(&self, memory: &Loopback, first: Rank) -> Result<(), FabricError> {
+        let _ = (memory, first);
+        Ok(())
+    }
+
     /// Announces that this rank has left: it needs no other rank, and no rank may wait for it. It can still ask whether
     /// others have left.
     fn leave(&self);
@@ -39,8 +50,8 @@ pub trait Bootstrap: OobExchange + Send + Sync {
     /// The time at which `rank` last answered that its process runs. `None` without an answer, and always on one host.
     fn seen_running(&self, rank: Rank) -> Option<Instant>;
 
-    /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses messages. The
-    /// first call counts.
+    /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses
+    /// messages. The first call counts.
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>);
 }
 
@@ -71,6 +82,10 @@ impl Bootstrap for Loopback {
 impl Bootstrap for Tcp {
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
         Ok(Arc::new(Tcp::team(self, members, meet)?))
+    }
+
+    fn pass_on_through(&self, memory: &Loopback, first: Rank) -> Result<(), FabricError> {
+        Tcp::pass_on_through(self, memory, first)
     }
 
     fn leave(&self) {

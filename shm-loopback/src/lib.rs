@@ -32,6 +32,7 @@ mod memory;
 pub mod messages;
 mod progress;
 mod reach;
+mod relay;
 mod team;
 mod words;
 
@@ -40,6 +41,7 @@ pub use fabric::Region;
 pub use job::{Invitation, Job};
 pub use loopback::Loopback;
 pub use memory::{View, Word};
+pub use relay::Relay;
 pub use team::Meet;
 
 /// The error of a failed system call, with the limit that was reached, if that is the reason.

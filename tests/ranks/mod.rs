@@ -1,6 +1,7 @@
 //! Runs a test's body on ranks, with a deadline: jobs of 1 and 3 processes, then of 3 threads of one process. Reports
 //! which rank failed and how. `TEST_RANKS=1,2,3,4,8` sets the sizes of jobs, as processes and as threads.
-//! `TEST_HOSTS=a,b` runs the processes on several hosts, by `transom run --hosts`, with at least one rank each.
+//! `TEST_HOSTS=a,b` runs the processes on several hosts, by `transom run --hosts`, with at least one rank each; by
+//! `--map-by node` with `TEST_MAP=node`.
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
@@ -30,6 +31,8 @@ const SLOW: &str = "TEST_SLOW";
 
 /// The hosts of the ranks, if not this machine.
 const HOSTS: &str = "TEST_HOSTS";
+/// The order in which ranks take the places of hosts.
+const MAP: &str = "TEST_MAP";
 
 /// Returns whether ranks are on several hosts, or use a network although they could share memory.
 #[allow(dead_code, reason = "each test file uses what it needs")]
@@ -249,6 +252,9 @@ fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> O
         // The launcher does not pass these variables to other hosts.
         let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));
         copies = ours.fold(copies.hosts(hosts), |copies, (name, value)| copies.env(name, value));
+        if let Ok(map) = std::env::var(MAP) {
+            copies = copies.map_by(map.parse().expect("TEST_MAP is an order of --map-by"));
+        }
     }
     let outcome = copies.run().expect("copies of the test program start");
     has_run(&full, &outcome);

@@ -3,6 +3,10 @@
 
 use super::build::Build;
 use super::error::BootstrapError;
+use crate::ranges::ranges;
+use crate::variables::HOST;
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use transom_locks::Rank;
 
@@ -24,25 +28,64 @@ pub struct Hosts {
     pub names: Vec<String>,
     /// Index into `names`, for each rank.
     pub of: Vec<usize>,
-    /// Process identifier on its host, for each rank.
+}
+
+/// The ranks of this host, in ascending order.
+pub(super) struct Neighbours {
+    pub ranks: Vec<Rank>,
+    /// Process identifier of each.
     pub processes: Vec<u32>,
+    /// Index of this rank.
+    pub me: usize,
+}
+
+impl Neighbours {
+    /// Builds the list from the [places](Host::place) of the ranks of this host.
+    pub fn from_records(rank: Rank, records: &[Vec<u8>]) -> Result<Self, BootstrapError> {
+        let malformed = || {
+            let why = "the hub sent malformed places of the ranks of this host, expected ascending ranks with this one"
+                .into();
+            BootstrapError::Record { why }
+        };
+        let place = |record: &Vec<u8>| {
+            let (rank, process) = record.split_first_chunk()?;
+            let process = u32::from_le_bytes(process.try_into().ok()?);
+            Some((u32::from_le_bytes(*rank) as Rank, process)).filter(|_| process > 0 && process <= i32::MAX as u32)
+        };
+        let places: Option<Vec<_>> = records.iter().map(place).collect();
+        let (ranks, processes): (Vec<_>, Vec<_>) = places.ok_or_else(malformed)?.into_iter().unzip();
+        if !ranks.is_sorted_by(|one, next| one < next) {
+            return Err(malformed());
+        }
+        let me = ranks.binary_search(&rank).map_err(|_| malformed())?;
+        Ok(Neighbours { ranks, processes, me })
+    }
 }
 
 impl Host {
-    /// The record of the calling process.
+    /// The record of the calling process. TRANSOM_HOST is the launcher's label of its host.
     pub fn here() -> Self {
+        Self::labelled(&std::env::var(HOST.name).unwrap_or_default())
+    }
+
+    /// The record of the calling process on a host of this label; the host's own name if it is empty.
+    pub fn labelled(label: &str) -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         // Host names may repeat; the name stands in for the boot identity only where there is no /proc.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| name.clone());
         let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        // TRANSOM_HOST is the launcher's label of this host. A launcher may present one machine as two hosts.
-        let label = std::env::var("TRANSOM_HOST").unwrap_or_default();
+        // A launcher may present one machine as two hosts.
         let identity = format!("{} {} {label}", boot.trim(), processes.display());
-        // PMI limits the length of a value, so both texts are cut.
-        let line = |text: &str, most| text.replace(|c: char| c.is_control(), "?").chars().take(most).collect();
-        let name = if label.is_empty() { &name } else { &label };
+        let identity = HEXLOWER.encode(&Sha256::digest(identity)[..16]);
+        let line = |text: &str| text.replace(|c: char| c.is_control(), "?").chars().take(64).collect();
+        let name = if label.is_empty() { &name } else { label };
         let (process, build) = (std::process::id(), Build::here());
-        Host { process, name: line(name, 64), identity: line(&identity, 320), build }
+        Host { process, name: line(name), identity, build }
+    }
+
+    /// The place of this process, for the ranks of its host.
+    pub fn place(&self, rank: Rank) -> Vec<u8> {
+        [rank as u32, self.process].map(u32::to_le_bytes).concat()
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -63,7 +106,7 @@ impl Host {
 impl Hosts {
     /// Builds the table from one record per rank. All ranks must run the same build of a program file.
     pub fn from_records(records: &[Vec<u8>]) -> Result<Self, BootstrapError> {
-        let mut hosts = Hosts { names: Vec::new(), of: Vec::new(), processes: Vec::new() };
+        let mut hosts = Hosts { names: Vec::new(), of: Vec::new() };
         let mut numbers = HashMap::new();
         let mut builds: HashMap<String, (Rank, String, String)> = HashMap::new();
         for (rank, record) in records.iter().enumerate() {
@@ -92,7 +135,6 @@ impl Hosts {
                 hosts.names.push(host.name);
                 hosts.names.len() - 1
             }));
-            hosts.processes.push(host.process);
         }
         Ok(hosts)
     }
@@ -104,12 +146,12 @@ impl Hosts {
 }
 
 impl std::fmt::Display for Hosts {
-    /// `node1 (ranks 0, 1), node2 (ranks 2, 3)`
+    /// `node1 (ranks 0-2), node2 (ranks 3, 4)`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, name) in self.names.iter().enumerate() {
-            let ranks = (0..self.of.len()).filter(|&rank| self.of[rank] == number).map(|rank| rank.to_string());
+            let ranks: Vec<Rank> = (0..self.of.len()).filter(|&rank| self.of[rank] == number).collect();
             let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{name} (ranks {})", ranks.collect::<Vec<_>>().join(", "))?;
+            write!(f, "{comma}{name} (ranks {})", ranges(&ranks))?;
         }
         Ok(())
     }
@@ -124,7 +166,7 @@ mod tests {
         let records =
             ["7\na\nboot 1\n", "8\nb\nboot 2\nf 1", "9\na\nboot 1\ng 2"].map(|record| record.as_bytes().to_vec());
         let hosts = Hosts::from_records(&records).unwrap();
-        assert_eq!((hosts.of.as_slice(), hosts.processes.as_slice()), (&[0, 1, 0][..], &[7, 8, 9][..]));
+        assert_eq!(hosts.of, [0, 1, 0]);
         assert_eq!((hosts.neighbours(2), hosts.neighbours(1)), (vec![0, 2], vec![1]));
         assert_eq!(hosts.to_string(), "a (ranks 0, 2), b (ranks 1)");
         for wrong in ["", "7", "7\na", "7\na\nb", "0\na\nb\n", "-1\na\nb\n", "7\na\nb\nc\n", "99999999999\na\nb\n"] {
@@ -132,6 +174,27 @@ mod tests {
             assert!(error.contains("rank 1 sent"), "{error}");
         }
         assert!(Hosts::from_records(&[vec![255]]).is_err());
+    }
+
+    #[test]
+    fn malformed_places_are_refused() {
+        let place = |rank: u32, process: u32| [rank, process].map(u32::to_le_bytes).concat();
+        let of =
+            |records: &[Vec<u8>]| Neighbours::from_records(4, records).map(|all| (all.ranks, all.processes, all.me));
+        assert_eq!(of(&[place(1, 7), place(4, 9)]).unwrap(), (vec![1, 4], vec![7, 9], 1));
+        for wrong in [
+            &[][..],
+            &[place(1, 7)],
+            &[place(4, 0)],
+            &[place(4, u32::MAX)],
+            &[place(4, 9), place(1, 7)],
+            &[place(4, 9), place(4, 7)],
+            &[vec![4, 0, 0, 0, 9, 0, 0]],
+            &[[place(4, 9), vec![0]].concat()],
+            &[place(4, 9), vec![]],
+        ] {
+            assert!(of(wrong).unwrap_err().to_string().contains("malformed places"), "{wrong:?}");
+        }
     }
 
     #[test]

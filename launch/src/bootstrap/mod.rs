@@ -10,6 +10,8 @@ mod kind;
 mod pmi;
 mod pmix;
 mod secret;
+#[cfg(test)]
+mod traffic;
 
 pub use error::BootstrapError;
 pub use host::Hosts;
@@ -19,7 +21,7 @@ use crate::descriptors::{self, TooFew};
 use crate::process::{ProcessId, ancestors};
 use crate::tcp::{Contact, Hub, HubAt, JoinError, Secret, Tcp};
 use crate::variables::{RANK, SIZE};
-use host::Host;
+use host::{Host, Neighbours};
 use key_value::KeyValue;
 use secret::Handed;
 pub(crate) use secret::SecretPlace;
@@ -192,15 +194,17 @@ fn from_rank_0(mut launcher: Box<dyn KeyValue>, key: &str, value: &[u8]) -> Resu
 
 /// Makes one shared-memory job of the ranks of each host.
 fn on_hosts(tcp: Tcp, host: &Host) -> Result<Joined, BootstrapError> {
-    let hosts = Hosts::from_records(&tcp.all_gather(&host.to_bytes())?)?;
-    let neighbours = hosts.neighbours(tcp.rank());
-    let processes: Vec<u32> = neighbours.iter().map(|&rank| hosts.processes[rank]).collect();
-    let me = neighbours.iter().position(|&rank| rank == tcp.rank()).expect("a rank is on its own host");
-    let job = if me == 0 { Job::create(neighbours.len()).map(Some) } else { Ok(None) };
-    let keys = tcp.all_gather(&job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default())?;
+    // The ranks of a host meet before all ranks do, so that each host gets the table of all ranks once.
+    tcp.tell_host(&host.identity);
+    let neighbours = Neighbours::from_records(tcp.rank(), &tcp.all_gather_on_host(&host.place(tcp.rank()))?)?;
+    let job = if neighbours.me == 0 { Job::create(neighbours.ranks.len()).map(Some) } else { Ok(None) };
+    let key = job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default();
+    let key = tcp.all_gather_on_host(&key)?.into_iter().next().unwrap_or_default();
     let _open = job?;
-    let local = Loopback::join(&keys[neighbours[0]], me, &processes)?;
-    tracing::debug!(rank = tcp.rank(), hosts = hosts.names.len(), neighbours = neighbours.len(), "joined");
+    let local = Loopback::join(&key, neighbours.me, &neighbours.processes)?;
+    tcp.pass_on_through(&local, neighbours.ranks[0])?;
+    let hosts = Hosts::from_records(&tcp.all_gather(&host.to_bytes())?)?;
+    tracing::debug!(rank = tcp.rank(), hosts = hosts.names.len(), neighbours = local.size(), "joined");
     // Ranks on one host exchange through shared memory and need no hub.
     Ok(if hosts.names.len() == 1 { Joined::Here(local) } else { Joined::Apart(Apart { tcp, local, hosts }) })
 }

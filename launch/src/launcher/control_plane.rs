@@ -1,13 +1,12 @@
 //! The control plane of a job: ranks find each other and learn that a rank has ended. Ranks on this machine share a
 //! control block in memory; ranks on hosts connect to a hub.
 
-use super::hosts::HostList;
+use super::hosts::{HostList, Placement};
 use super::outcome::LaunchError;
 use super::settings::Settings;
 use crate::tcp::{Contact, Hub, Secret};
 use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE};
 use std::io;
-use std::ops::Range;
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
 
@@ -18,6 +17,7 @@ const MOST_NESTING: usize = 3;
 pub(super) struct ControlPlane {
     medium: Medium,
     ranks: usize,
+    placement: Placement,
     /// Number of launchers above the ranks.
     depth: usize,
 }
@@ -31,8 +31,6 @@ struct HubOfHosts {
     hub: Hub,
     contact: Contact,
     hosts: HostList,
-    /// Index of each rank's host.
-    placed: Vec<usize>,
 }
 
 impl ControlPlane {
@@ -42,25 +40,29 @@ impl ControlPlane {
         if depth >= MOST_NESTING {
             return Err(LaunchError::Nesting { depth });
         }
+        let placement = match &settings.hosts {
+            None => Placement::here(ranks, settings.map_by)?,
+            Some(hosts) => Placement::on(hosts, ranks, settings.map_by)?,
+        };
         let medium = match &settings.hosts {
             None => Medium::ControlBlock(Job::create(ranks)?),
             Some(hosts) => {
-                let placed = hosts.place(ranks)?;
                 let failed = |source: io::Error| LaunchError::System { what: "starting the hub of the job", source };
                 let secret = Secret::fresh().map_err(failed)?;
                 let hub = Hub::start(ranks, secret.clone()).map_err(failed)?;
                 let contact = Contact::of(&hub, secret);
-                Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone(), placed })
+                Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone() })
             }
         };
-        Ok(ControlPlane { medium, ranks, depth: depth + 1 })
+        Ok(ControlPlane { medium, ranks, placement, depth: depth + 1 })
     }
 
-    /// The hosts that have ranks, each with its ranks; `None` if the job is not on hosts.
-    pub fn hosts(&self) -> Option<Vec<(&str, Range<Rank>)>> {
+    /// The hosts that have ranks, each with its ranks in ascending order; `None` if the job is not on hosts. Rank 0 is
+    /// on the first.
+    pub fn hosts(&self) -> Option<Vec<(&str, &[Rank])>> {
         let Medium::Hub(hub) = &self.medium else { return None };
         let names: Vec<&str> = hub.hosts.names().collect();
-        Some(HostList::ranges(&hub.placed).into_iter().map(|(host, ranks)| (names[host], ranks)).collect())
+        Some(self.placement.hosts().iter().map(|host| (names[host.number], host.ranks.as_slice())).collect())
     }
 
     /// The secret in the text form that ranks on hosts read from a file; `None` if the job is not on hosts.
@@ -73,16 +75,15 @@ impl ControlPlane {
     pub fn environment(&self, rank: Rank) -> Vec<(&'static str, String)> {
         let mut environment = match &self.medium {
             Medium::ControlBlock(job) => job.environment(rank).to_vec(),
-            Medium::Hub(HubOfHosts { contact, hosts, placed, .. }) => {
+            Medium::Hub(HubOfHosts { contact, hosts, .. }) => {
                 let addresses = contact.environment();
-                let host = (HOST.name, hosts.label(placed[rank]));
+                let host = (HOST.name, hosts.label(self.placement.host(rank).number));
                 let (rank, size) = ((RANK.name, rank.to_string()), (SIZE.name, self.ranks.to_string()));
                 vec![rank, size, addresses, host]
             }
         };
-        let local = self.ranks_beside(rank);
-        environment.push((LOCAL_RANK.name, (rank - local.start).to_string()));
-        environment.push((LOCAL_SIZE.name, local.len().to_string()));
+        environment.push((LOCAL_RANK.name, self.placement.local_rank(rank).to_string()));
+        environment.push((LOCAL_SIZE.name, self.placement.host(rank).ranks.len().to_string()));
         environment.push((NESTING.name, self.depth.to_string()));
         environment
     }
@@ -92,19 +93,8 @@ impl ControlPlane {
         match &self.medium {
             Medium::ControlBlock(_) => format!("{} ranks on this machine meet in shared memory", self.ranks),
             Medium::Hub(hub) => {
-                let (hosts, port) = (HostList::ranges(&hub.placed).len(), hub.hub.port());
+                let (hosts, port) = (self.placement.hosts().len(), hub.hub.port());
                 format!("{} ranks on {hosts} hosts meet at TCP port {port} of this machine", self.ranks)
-            }
-        }
-    }
-
-    /// The ranks on the host of `rank`.
-    pub fn ranks_beside(&self, rank: Rank) -> Range<Rank> {
-        match &self.medium {
-            Medium::ControlBlock(_) => 0..self.ranks,
-            Medium::Hub(HubOfHosts { placed, .. }) => {
-                let host = placed[rank];
-                placed.partition_point(|other| *other < host)..placed.partition_point(|other| *other <= host)
             }
         }
     }

@@ -2,16 +2,18 @@
 
 mod batch;
 mod hostfile;
+mod placement;
 
 pub use hostfile::HostSourceError;
+pub use placement::MapBy;
+pub(super) use placement::Placement;
 
-use super::outcome::LaunchError;
 use std::str::FromStr;
 
 /// The hosts for the ranks of a job, parsed from a list.
 ///
-/// `a,b` distributes the ranks evenly, in blocks; with a remainder, the first hosts get one rank more. `a:4,b:2` fills
-/// four places of `a`, then two of `b`. A name is any destination that `ssh` accepts, such as `user@host`. Each entry
+/// `a,b` distributes the ranks evenly; with a remainder, the first hosts get one rank more. `a:4,b:2` gives four places
+/// to `a` and two to `b`. [`MapBy`] says in which order ranks take the places. A name is any destination that `ssh` accepts, such as `user@host`. Each entry
 /// is a host of its own, even if two entries are the same machine.
 ///
 /// # Examples
@@ -85,30 +87,6 @@ impl HostList {
             before => format!("{name}#{}", before + 1),
         }
     }
-
-    /// The hosts that have ranks: the index of each, with its range of ranks.
-    pub(super) fn ranges(placed: &[usize]) -> Vec<(usize, std::ops::Range<usize>)> {
-        let mut ranges: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
-        for (rank, &host) in placed.iter().enumerate() {
-            match ranges.last_mut() {
-                Some((last, range)) if *last == host => range.end = rank + 1,
-                _ => ranges.push((host, rank..rank + 1)),
-            }
-        }
-        ranges
-    }
-
-    /// The index of each rank's host.
-    pub(super) fn place(&self, ranks: usize) -> Result<Vec<usize>, LaunchError> {
-        let hosts = self.0.len();
-        let even = |host| ranks / hosts + usize::from(host < ranks % hosts);
-        let places = |host: usize| self.0[host].places.unwrap_or_else(|| even(host));
-        let all = (0..hosts).fold(0, |sum: usize, host| sum.saturating_add(places(host)));
-        if all < ranks {
-            return Err(LaunchError::Places { ranks, places: all });
-        }
-        Ok((0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host))).take(ranks).collect())
-    }
 }
 
 impl FromStr for HostList {
@@ -169,23 +147,6 @@ fn checked_name(name: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn place(list: &str, ranks: usize) -> Vec<usize> {
-        list.parse::<HostList>().unwrap().place(ranks).unwrap()
-    }
-
-    #[test]
-    fn ranks_are_placed_in_blocks() {
-        assert_eq!(place("a,b", 4), [0, 0, 1, 1]);
-        assert_eq!(place("a,b,c", 7), [0, 0, 0, 1, 1, 2, 2]);
-        assert_eq!(place("a,b,c", 2), [0, 1]);
-        assert_eq!(place("a:4,b:2", 5), [0, 0, 0, 0, 1]);
-        assert_eq!(place("a:18446744073709551615", 2), [0, 0]);
-        let full = "a:4,b:2".parse::<HostList>().unwrap().place(7);
-        let said = "7 ranks do not fit the 6 places of the hosts; give more (`a:4,b:3`), leave the numbers out (`a,b`), or \
-                    start 6 ranks";
-        assert_eq!(full.unwrap_err().to_string(), said);
-    }
 
     #[test]
     fn malformed_host_lists_are_refused() {

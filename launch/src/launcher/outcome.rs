@@ -1,5 +1,7 @@
 //! The result of a job, and the errors of starting one.
 
+use super::hosts::MapBy;
+use crate::ranges::ranges;
 use crate::variables::VariableError;
 use std::fmt;
 use std::io;
@@ -111,6 +113,33 @@ pub enum LaunchError {
         /// The places of all hosts together.
         places: usize,
     },
+    /// The mapping gives each host fewer ranks than needed.
+    #[error(
+        "{ranks} ranks do not fit {hosts} host{} with {each} rank{} each (ppr:{each}:node); use ppr:{}:node, or start {} ranks",
+        if *hosts == 1 { "" } else { "s" }, if *each == 1 { "" } else { "s" }, ranks.div_ceil(*hosts), each * hosts
+    )]
+    PerNode {
+        /// The ranks requested.
+        ranks: usize,
+        /// The ranks on each host.
+        each: usize,
+        /// The number of hosts.
+        hosts: usize,
+    },
+    /// A host has fewer places than the ranks that the mapping puts there.
+    #[error(
+        "{ranks} ranks of {map} do not fit the {places} places of host {host}; give it more (`{host}:{ranks}`), or use slot or node"
+    )]
+    PlacesOfHost {
+        /// The host.
+        host: String,
+        /// Its places.
+        places: usize,
+        /// Its ranks.
+        ranks: usize,
+        /// The mapping.
+        map: MapBy,
+    },
     /// Launchers are nested too deep, each started by a rank of the previous one.
     #[error(
         "{depth} launchers are above this process, the maximum (TRANSOM_NESTING={depth}); does the program start \
@@ -135,13 +164,13 @@ pub enum LaunchError {
         limit: u64,
     },
     /// A host could not be reached.
-    #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
+    #[error("rank {rank}: host {host}: {why}")]
     Host {
         /// The lowest rank of that host.
         rank: Rank,
         /// The host.
         host: String,
-        /// The fault.
+        /// The fault, and what to try.
         why: String,
     },
     /// The launcher received a signal before all hosts were reached.
@@ -297,13 +326,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Displays a list of ranks as `rank 1` or `ranks 0, 2`.
+/// Displays ascending ranks as `rank 1` or `ranks 0-3, 7`.
 pub(super) struct Listed<'a>(pub &'a [Rank]);
 
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<_> = self.0.iter().map(Rank::to_string).collect();
-        write!(f, "rank{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
+        write!(f, "rank{} {}", if self.0.len() == 1 { "" } else { "s" }, ranges(self.0))
     }
 }
 

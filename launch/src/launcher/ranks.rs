@@ -9,6 +9,7 @@ use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
 use super::script;
 use super::settings::Settings;
+use super::shell::Shells;
 use crate::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,7 +17,6 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,6 +37,8 @@ pub(super) struct Ranks {
     statuses: Vec<Option<Status>>,
     /// Processes by rank; empty if the ranks are on hosts.
     here: Vec<Process>,
+    /// Ways to hosts.
+    shells: Shells,
     /// Hosts whose `ssh` has been started.
     hosts: Vec<Host>,
     /// State of each rank on a host, by rank.
@@ -48,7 +50,7 @@ pub(super) struct Ranks {
     /// Processors to which each rank on this machine is bound.
     processors: Option<Vec<Vec<usize>>>,
     /// Hosts still to be reached: name, ranks, and the shell line that starts them.
-    next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
+    next: VecDeque<(String, Vec<Rank>, Vec<u8>)>,
 }
 
 struct Process {
@@ -83,6 +85,7 @@ impl Ranks {
         let mut ranks = Ranks {
             statuses: vec![None; count],
             here: Vec::new(),
+            shells: Shells::find(),
             hosts: Vec::new(),
             there: Vec::new(),
             processors: None,
@@ -124,20 +127,17 @@ impl Ranks {
         &mut self,
         settings: &Settings,
         control_plane: &ControlPlane,
-        hosts: Vec<(&str, Range<Rank>)>,
+        hosts: Vec<(&str, &[Rank])>,
     ) -> Result<(), LaunchError> {
         let system = |source| LaunchError::System { what: "finding this folder", source };
         let folder = settings.folder_on_hosts().map_err(system)?;
         let secret = control_plane.secret().unwrap_or_default();
         for (host, ranks) in hosts {
-            let variables: Vec<_> = ranks.clone().map(|rank| (rank, control_plane.environment(rank))).collect();
+            let variables: Vec<_> = ranks.iter().map(|&rank| (rank, control_plane.environment(rank))).collect();
             let line = script::line(settings, host, folder.as_os_str(), &secret, &variables);
-            let line = line.map_err(|why| LaunchError::Host {
-                rank: ranks.start,
-                host: host.to_owned(),
-                why: why.to_string(),
-            })?;
-            self.next.push_back((host.to_owned(), ranks, line));
+            let line =
+                line.map_err(|why| LaunchError::Host { rank: ranks[0], host: host.to_owned(), why: why.to_string() })?;
+            self.next.push_back((host.to_owned(), ranks.to_vec(), line));
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Ranks {
         while asked < AT_ONCE
             && let Some((name, ranks, line)) = self.next.pop_front()
         {
-            self.hosts.push(Host::start(&name, ranks, line)?);
+            self.hosts.push(Host::start(&self.shells, &name, ranks, line)?);
             asked += 1;
         }
         Ok(())
@@ -296,17 +296,13 @@ impl Ranks {
             }
         }
         if self.verbose && host.is_reached() && !reached {
-            output.say(&format!(
-                "host {}: reached; starts {}",
-                host.name,
-                Listed(&host.ranks.clone().collect::<Vec<_>>())
-            ));
+            output.say(&format!("host {}: reached; starts {}", host.name, Listed(&host.ranks)));
         }
         if host.ended && !before {
             // A host that disappears without reporting its ranks counts as failed, even if its `ssh` exited with status
             // 0.
             let status = host.status().filter(|status| !status.success()).unwrap_or(Status::Exited(255));
-            let left = host.ranks.clone().filter(|&rank| self.statuses[rank].is_none());
+            let left = host.ranks.iter().copied().filter(|&rank| self.statuses[rank].is_none());
             let left: Vec<Rank> = left.filter(|rank| ended.iter().all(|(other, _)| other != rank)).collect();
             ended.extend(left.into_iter().map(|rank| (rank, self.there[rank].exited.unwrap_or(status))));
         }
@@ -316,7 +312,7 @@ impl Ranks {
     /// Closes the connection to each host whose ranks have all ended.
     fn release(&mut self) {
         for host in self.hosts.iter_mut().filter(|host| host.is_reached()) {
-            if self.statuses[host.ranks.clone()].iter().all(Option::is_some) {
+            if host.ranks.iter().all(|&rank| self.statuses[rank].is_some()) {
                 host.release();
             }
         }
@@ -330,12 +326,14 @@ impl Ranks {
         while let Some(host) = self.hosts.get_mut(number) {
             if !host.is_reached() && !host.ended {
                 host.give_up();
-                ended.extend(host.ranks.clone().map(|rank| (rank, status)));
+                ended.extend(host.ranks.iter().map(|&rank| (rank, status)));
             }
             number += 1;
         }
         ended.extend(
-            std::mem::take(&mut self.next).into_iter().flat_map(|(_, ranks, _)| ranks.map(|rank| (rank, status))),
+            std::mem::take(&mut self.next)
+                .into_iter()
+                .flat_map(|(_, ranks, _)| ranks.into_iter().map(move |rank| (rank, status))),
         );
         for &(rank, status) in &ended {
             self.statuses[rank] = Some(status);
@@ -370,7 +368,7 @@ impl Ranks {
             }
             // A rank whose process exited but whose pipes are still open needs no signal.
             if self.there.get(rank).is_some_and(|there| there.exited.is_none())
-                && let Some(host) = self.hosts.iter_mut().find(|host| host.is_reached() && host.ranks.contains(&rank))
+                && let Some(host) = self.hosts.iter_mut().find(|host| host.is_reached() && host.has(rank))
             {
                 host.signal(rank, signal);
             }
@@ -380,7 +378,7 @@ impl Ranks {
     /// Kills the `ssh` of every host with running ranks: those hosts do not answer.
     pub fn cut(&mut self) {
         for host in &mut self.hosts {
-            if self.statuses[host.ranks.clone()].contains(&None) {
+            if host.ranks.iter().any(|&rank| self.statuses[rank].is_none()) {
                 host.cut();
             }
         }

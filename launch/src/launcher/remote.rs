@@ -7,22 +7,19 @@
 use super::child;
 use super::outcome::{LaunchError, Status};
 use super::script;
+use super::shell::Shells;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io::{self, Read, Write};
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
 /// Printed by the host when it can read the line.
 const READY: &[u8] = b"transom: ready";
 const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line && eval \"$_transom_line\"'";
-/// The job must not own a shared `ssh` connection, which would end with it. It uses the user's existing master
-/// connection but creates none.
-const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no";
 /// Longest time for a login.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time for an `ssh` to end after it closed its stdout.
@@ -35,35 +32,6 @@ const MOST_CHATTER: usize = 1 << 20;
 const COMPLAINT: usize = 4 << 10;
 /// Longest head line of a record, in bytes.
 const LONGEST_HEAD: usize = 64;
-
-/// Describes how this user logged in here, which is not the way from a host to the hub.
-const LOGIN: &str = "SSH_CONNECTION";
-
-/// The command that executes a line on a host.
-fn ssh(host: &str) -> Command {
-    let own = rustix::system::uname();
-    let here = host == "localhost" || own.nodename().to_bytes() == host.as_bytes();
-    let words = match std::env::var("TRANSOM_SSH") {
-        Ok(words) if !words.trim().is_empty() => words,
-        _ if here => {
-            let mut command = Command::new("sh");
-            command.args(["-c", ASK]).env_remove(LOGIN);
-            return command;
-        }
-        _ => SSH.to_owned(),
-    };
-    let mut words = words.split_ascii_whitespace();
-    let program = words.next().unwrap_or("ssh");
-    let mut command = Command::new(program);
-    // `srun` would pass it on.
-    command.args(words).arg(host).env_remove(LOGIN);
-    match program.rsplit('/').next() {
-        // Executes its arguments; `ssh` gives them to a shell of the host.
-        Some("srun") => command.args(["sh", "-c", ASK]),
-        _ => command.arg(ASK),
-    };
-    command
-}
 
 /// An event from a host.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,7 +52,10 @@ pub(super) enum Told {
 /// A host and the `ssh` to it. Dropping it kills the `ssh`.
 pub(super) struct Host {
     pub name: String,
-    pub ranks: Range<Rank>,
+    /// What to try if it cannot be reached.
+    remedy: String,
+    /// In ascending order; at least one.
+    pub ranks: Vec<Rank>,
     child: Child,
     pub pidfd: OwnedFd,
     stdin: Option<ChildStdin>,
@@ -108,9 +79,10 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn start(name: &str, ranks: Range<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
-        let failed = |why: String| LaunchError::Host { rank: ranks.start, host: name.to_owned(), why };
-        let mut command = ssh(name);
+    pub fn start(shells: &Shells, name: &str, ranks: Vec<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
+        let remedy = shells.remedy(name);
+        let failed = |why: String| LaunchError::Host { rank: ranks[0], host: name.to_owned(), why: why + &remedy };
+        let mut command = shells.command(name, ASK);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal's SIGINT must reach only the launcher, which passes it on.
         command.process_group(0);
@@ -133,6 +105,7 @@ impl Host {
         tracing::debug!(host = name, ranks = ranks.len(), "connecting to a host");
         Ok(Host {
             name: name.to_owned(),
+            remedy,
             ranks,
             child,
             pidfd,
@@ -148,6 +121,11 @@ impl Host {
             ended: false,
             broken: false,
         })
+    }
+
+    /// Returns whether a rank is on this host.
+    pub fn has(&self, rank: Rank) -> bool {
+        self.ranks.binary_search(&rank).is_ok()
     }
 
     /// Returns whether the host has received the line, so that its ranks run.
@@ -189,8 +167,8 @@ impl Host {
             Some(why) if !self.is_reached() => {
                 self.hear_complaint();
                 let said = String::from_utf8_lossy(&self.complaint).trim().replace(['\r', '\n'], " ");
-                let why = if said.is_empty() { why } else { format!("{why}: {said}") };
-                Err(LaunchError::Host { rank: self.ranks.start, host: self.name.clone(), why })
+                let why = if said.is_empty() { why } else { format!("{why}: {said}") } + &self.remedy;
+                Err(LaunchError::Host { rank: self.ranks[0], host: self.name.clone(), why })
             }
             Some(why) => {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
@@ -408,13 +386,13 @@ fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Removes complete records from the bytes received from a host with these ranks, and appends their events to `told`.
-fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told>) -> Result<(), String> {
+/// Removes complete records from the bytes received from a host with these ranks, which ascend, and appends their events to `told`.
+fn take_records(received: &mut Vec<u8>, ranks: &[Rank], told: &mut Vec<Told>) -> Result<(), String> {
     let mut taken = 0;
     while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
         let head = &received[taken..taken + end];
         let (kind, rank, number) = parse(head)
-            .filter(|(_, rank, _)| ranks.contains(rank))
+            .filter(|(_, rank, _)| ranks.binary_search(rank).is_ok())
             .ok_or_else(|| format!("it sent {:?}, which is not a record", String::from_utf8_lossy(head)))?;
         let begin = taken + end + 1;
         let len = if matches!(kind, b'x' | b'l' | b'i') { 0 } else { number };
@@ -476,14 +454,14 @@ mod tests {
     #[test]
     fn partial_and_foreign_records_are_not_taken() {
         let (mut received, mut told) = (b"o 2 3\nabce 3 0\nl 2 1\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
-        take_records(&mut received, &(2..4), &mut told).unwrap();
+        take_records(&mut received, &[0, 2, 3], &mut told).unwrap();
         let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
         assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Lost(2), Told::Exited(3, Status::Exited(7))]);
         assert_eq!(received, b"o 2 5\nab");
         for (wrong, why) in
             [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "without a record")]
         {
-            let error = take_records(&mut wrong.to_vec(), &(2..4), &mut told).unwrap_err();
+            let error = take_records(&mut wrong.to_vec(), &[0, 2, 3], &mut told).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

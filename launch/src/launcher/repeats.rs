@@ -1,6 +1,7 @@
 //! Long lines that several ranks write to stderr: the first is forwarded at once, the same line of other ranks once for
 //! all of them.
 
+use crate::ranges::ranges;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
@@ -70,19 +71,12 @@ impl Repeats {
     fn take(&mut self, mut ends: impl FnMut(&Line) -> bool) -> Vec<Vec<u8>> {
         let ended = self.0.extract_if(.., |line| ends(line));
         let held = ended.filter(|line| !line.again.is_empty());
-        held.map(|line| [format!("[{}] ", ranges(line.again)).as_bytes(), &line.text].concat()).collect()
+        held.map(|mut line| {
+            line.again.sort_unstable();
+            [format!("[{}] ", ranges(&line.again)).as_bytes(), &line.text].concat()
+        })
+        .collect()
     }
-}
-
-/// The ranks in order, with `1-3` for `1, 2, 3`.
-fn ranges(mut ranks: Vec<Rank>) -> String {
-    ranks.sort_unstable();
-    let runs = ranks.chunk_by(|&one, &next| next == one + 1);
-    let shown = runs.map(|run| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        run => run[0].to_string(),
-    });
-    shown.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The description of a job to launch.
 
 use super::binding::BindTo;
-use super::hosts::HostList;
+use super::hosts::{HostList, MapBy};
 use super::outcome::LaunchError;
 use super::prefix::OutputPrefix;
 use std::ffi::OsString;
@@ -15,6 +15,7 @@ pub(super) struct Settings {
     pub ranks: usize,
     /// Hosts for the ranks; `None` means this machine.
     pub hosts: Option<HostList>,
+    pub map_by: MapBy,
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     /// Folder of the ranks; `None` means the current one.

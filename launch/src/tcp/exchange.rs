@@ -2,7 +2,10 @@
 
 use super::connection::{Connection, Group};
 use super::contact::Contact;
-use super::frames::{BYE, FAIL, FORM, LEAVE, LONGEST, MemberState, PART, TOO_LONG, body_of_members, parse_parts};
+use super::frames::{
+    BYE, FAIL, FORM, HOST, JOB, LEAVE, LONGEST, MemberState, PART, PART_OF_HOST, TOO_LONG, body_of_members,
+    parse_any_parts, parse_parts,
+};
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::lock::lock;
@@ -11,11 +14,11 @@ use crate::random;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::Meet;
 use transom_shm_loopback::messages::ProgressHook;
+use transom_shm_loopback::{Loopback, Meet, Relay};
 use transom_windows::{FabricError, OobExchange};
 
 /// Longest time to reach the hub.
@@ -45,6 +48,9 @@ struct Member {
     /// Serialises collective calls of several threads.
     turn: Mutex<()>,
     left: AtomicBool,
+    /// The way of complete rounds to the ranks of this host, once they share memory; and the group's number of the rank
+    /// that gets rounds from the hub.
+    relay: OnceLock<(Relay, Rank)>,
     /// Teams split from this group.
     teams: Mutex<Vec<Weak<Member>>>,
 }
@@ -121,6 +127,7 @@ impl Tcp {
             line,
             turn: Mutex::default(),
             left: AtomicBool::new(false),
+            relay: OnceLock::new(),
             teams: Mutex::default(),
         }))
     }
@@ -147,6 +154,31 @@ impl Tcp {
         known.retain(|team| team.strong_count() > 0);
         known.push(Arc::downgrade(&team.0));
         team
+    }
+
+    /// Tells the hub the identity of this rank's host. Called before the first exchange.
+    pub(crate) fn tell_host(&self, identity: &str) {
+        self.0.line.connection.send(HOST, JOB, identity.as_bytes());
+    }
+
+    /// [`all_gather`](OobExchange::all_gather) among the ranks of this host, in the order of the group. All ranks of
+    /// the group call it.
+    pub(crate) fn all_gather_on_host(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        let _turn = lock(&self.0.turn);
+        parse_any_parts(&self.0.round(PART_OF_HOST, mine)?)
+    }
+
+    /// Lets the first rank of each host pass the result of each exchange on to the others, in memory that these share.
+    /// The hub does not send it to them, once all ranks have told their hosts. All ranks of the group call it between
+    /// two exchanges. `first` is the number of `memory`'s rank 0 in the group.
+    ///
+    /// # Errors
+    /// Errors of [`Relay::open`].
+    pub fn pass_on_through(&self, memory: &Loopback, first: Rank) -> Result<(), FabricError> {
+        if memory.size() > 1 {
+            let _ = self.0.relay.set((Relay::open(memory)?, first));
+        }
+        Ok(())
     }
 
     /// Leaves the job and its teams now, even while clones exist; during a panic, the rank dies instead.
@@ -197,6 +229,19 @@ fn no_numbers(source: io::Error) -> FabricError {
 }
 
 impl Member {
+    /// Takes part in a round, and returns what the hub sends.
+    fn round(&self, kind: u8, mine: &[u8]) -> Result<Vec<u8>, FabricError> {
+        let (group, connection) = (&self.group, &self.line.connection);
+        if let Some(error) = group.lost() {
+            return Err(error);
+        }
+        match mine.len() as u64 {
+            0..=LONGEST => connection.send(kind, group.id, mine),
+            len => connection.send(TOO_LONG, group.id, &len.to_le_bytes()),
+        }
+        group.wait_for_round(connection.progress.get().map(|hook| &**hook))
+    }
+
     fn leave(&self) {
         if self.left.swap(true, SeqCst) {
             return;
@@ -248,16 +293,17 @@ impl OobExchange for Tcp {
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        let (group, connection) = (&self.0.group, &self.0.line.connection);
+        let group = &self.0.group;
         let _turn = lock(&self.0.turn);
-        if let Some(error) = group.lost() {
-            return Err(error);
-        }
-        match mine.len() as u64 {
-            0..=LONGEST => connection.send(PART, group.id, mine),
-            len => connection.send(TOO_LONG, group.id, &len.to_le_bytes()),
-        }
-        parse_parts(&group.wait_for_round(connection.progress.get().map(|hook| &**hook))?, group.members.len())
+        let round = self.0.round(PART, mine)?;
+        // A rank that leaves has all it needs of this round; the others may not have it yet.
+        let check = || group.dead().map_or(Ok(()), Err);
+        let round = match self.0.relay.get() {
+            None => round,
+            Some((relay, _)) if relay.is_sender() => relay.send(&round, group.me, check).map(|()| round)?,
+            Some((relay, first)) => relay.receive(group.me, *first, check)?,
+        };
+        parse_parts(&round, group.members.len())
     }
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {

@@ -1,6 +1,6 @@
-//! The hub of a job, its rendezvous server. One thread admits the ranks, sends each round of messages to all members
-//! once it is complete, and reports which ranks have left or died. Connections that do not know the secret get no
-//! answer. Their number and lifetime are limited, so that they keep no rank out.
+//! The hub of a job, its rendezvous server. One thread admits the ranks, sends each round of messages to one member on
+//! each host once it is complete, and reports which ranks have left or died. Connections that do not know the secret
+//! get no answer. Their number and lifetime are limited, so that they keep no rank out.
 
 mod group;
 mod member;
@@ -15,6 +15,8 @@ use server::Server;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -28,6 +30,8 @@ pub(crate) struct Hub {
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
     first_death: FirstDeath,
+    /// Bytes sent to ranks and received from them, without handshakes.
+    traffic: Arc<AtomicU64>,
 }
 
 impl Hub {
@@ -41,13 +45,14 @@ impl Hub {
         let (orders, received) = channel();
         let first_death = FirstDeath::default();
         let mut server = Server::new(size, secret, listener, woken, received, first_death.clone())?;
+        let traffic = server.traffic();
         let run = move || {
             if let Err(error) = server.run() {
                 tracing::error!(%error, "the hub of the job failed");
             }
         };
         let thread = Some(std::thread::Builder::new().name(format!("hub {port}")).spawn(run)?);
-        Ok(Hub { port, addresses, orders, wake, thread, first_death })
+        Ok(Hub { port, addresses, orders, wake, thread, first_death, traffic })
     }
 
     /// Most descriptors that a hub of `ranks` ranks has open.
@@ -80,6 +85,12 @@ impl Hub {
         self.first_death.get()
     }
 
+    /// Bytes sent to ranks and received from them, without handshakes.
+    #[cfg(test)]
+    pub fn traffic(&self) -> u64 {
+        self.traffic.load(Relaxed)
+    }
+
     /// Waits until all ranks have left or died.
     pub fn linger(mut self) {
         self.order(Order::StopAfterAll);
@@ -101,5 +112,6 @@ impl Drop for Hub {
             self.order(Order::Stop);
             let _ = thread.join();
         }
+        tracing::debug!(bytes = self.traffic.load(Relaxed), "the hub has ended");
     }
 }

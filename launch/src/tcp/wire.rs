@@ -35,7 +35,7 @@ use transom_locks::Rank;
 pub(super) const LONG: usize = 32;
 const OUTPUT_PREFIX: usize = 16;
 const CLAIM: usize = 8 + ProcessId::BYTES;
-const VERSION: [u8; 8] = *b"transom\x03";
+const VERSION: [u8; 8] = *b"transom\x04";
 pub(super) const HELLO: usize = VERSION.len() + LONG + CLAIM + OUTPUT_PREFIX;
 pub(super) const ANSWER: usize = LONG + OUTPUT_PREFIX;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";

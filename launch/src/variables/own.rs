@@ -65,7 +65,7 @@ pub const BOOTSTRAP: Variable = Variable {
 pub const SSH: Variable = Variable {
     name: "TRANSOM_SSH",
     set_by: SetBy::User,
-    meaning: "command with which `transom run` reaches a host; the host's name and the remote command are appended; inside a Slurm job also `srun --overlap --cpu-bind=none -N1 -n1 -w`",
+    meaning: "command with which `transom run` reaches a host; the host's name and the remote command are appended; unless set, `srun` reaches the nodes of the Slurm job in which the launcher runs",
     expected: "a program and its arguments, separated by spaces",
     default: "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no",
     check: readable::<String>,

@@ -147,6 +147,8 @@ impl<N: Network> Mapped for Far<N> {
     fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let job = self.job.team_of(members, meet)?;
         let node = self.node.team(members, meet)?;
+        let first = (0..members.len()).find(|&rank| node.here(rank) == Some(0));
+        job.pass_on_through(node.memory(), first.expect("this rank is on its own host"))?;
         let network = self.network.team(members, job.clone(), node.clone())?;
         Ok(Far { network, job, node, intranode: self.intranode })
     }

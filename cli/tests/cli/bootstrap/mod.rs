@@ -340,6 +340,33 @@ fn ranks_on_hosts_join_over_tcp() {
     }
 }
 
+/// The launcher runs in a Slurm job, and its ranks in a step of that job. No `ssh` leads to the node, which has another name
+/// than this machine.
+#[test]
+fn launcher_in_a_slurm_job_starts_a_step() {
+    let name = "launcher_in_a_slurm_job_starts_a_step";
+    if role().is_some() {
+        // One write, so that lines stay complete.
+        let step = format!(
+            "in step {} of a job on {}\n",
+            std::env::var("SLURM_STEP_ID").unwrap(),
+            std::env::var("SLURM_JOB_NODELIST").unwrap()
+        );
+        std::io::stdout().write_all(step.as_bytes()).unwrap();
+        return work(&transom::init().unwrap());
+    }
+    if ["munged", "slurmctld", "slurmd", "salloc", "srun"].iter().any(|name| installed(name).is_none()) {
+        return;
+    }
+    let slurm = Slurm::start();
+    let mut command = slurm.command("salloc");
+    command.args(["-n", "2", "--overcommit", env!("CARGO_BIN_EXE_transom"), "run", "-n", "2", "-x", ROLE]);
+    copy(command.env_remove("TRANSOM_SSH"), name, "rank");
+    let output = run(&mut command);
+    all_joined(&output, 2);
+    assert_eq!(said(&output, "in step"), ["in step 0 of a job on one"; 2], "{}", shown(&output));
+}
+
 #[test]
 fn ranks_started_by_slurm_join() {
     let name = "ranks_started_by_slurm_join";

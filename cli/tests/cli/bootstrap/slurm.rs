@@ -19,7 +19,8 @@ pub struct Slurm {
 impl Slurm {
     /// Starts it, and waits until its node takes jobs.
     pub fn start() -> Self {
-        let folder = std::env::temp_dir().join(format!("transom-slurm-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("transom-slurm-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         let mut slurm = Slurm { folder, daemons: Vec::new() };
         for part in ["", "munge", "state", "spool"] {
             std::fs::create_dir_all(slurm.folder.join(part)).unwrap();

@@ -154,6 +154,35 @@ fn ssh_connection_is_not_passed_on() {
     assert!(!ended.lines[0].contains("192.0.2.7"), "{ended:?}");
 }
 
+/// Nodes of the Slurm job are reached by `srun`, in the job's cgroup; other hosts, and all on request, by `ssh`.
+#[test]
+fn nodes_of_a_slurm_job_are_reached_by_srun() {
+    for (asked, hosts, by) in
+        [(None, "n1,n2", ["srun", "srun"]), (None, "n2,other", ["srun", "ssh"]), (Some("ssh"), "n1,n2", ["ssh", "ssh"])]
+    {
+        let mut job = job(&["-n", "2", "--hosts", hosts, "sh", "-c", "echo $TRANSOM_RANK by $OMP_BY"]);
+        let folder = job.folder.path().to_owned();
+        let options = "--overlap --cpu-bind=none --mpi=none -N1 -n1 -w";
+        let srun = format!("[ \"$1 $2 $3 $4 $5 $6\" = '{options}' ] && shift 7 || exit 9");
+        let ssh = "while [ $# != 1 ]; do shift; done; set -- sh -c \"$1\"".to_owned();
+        for (name, script) in [("srun", srun), ("ssh", ssh)] {
+            let path = folder.join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\nexec env OMP_BY={name} \"$@\"\n")).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        job.command.env_remove("TRANSOM_SSH").envs(asked.map(|asked| ("TRANSOM_SSH", asked)));
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        let ended = job.env("PATH", path).env("SLURM_JOB_NODELIST", "n[1-2]").end();
+        let expected = [0, 1].map(|rank| format!("{rank} by {}", by[rank]));
+        assert_eq!(
+            (ended.code, ended.lines.as_slice()),
+            (Some(0), &expected[..]),
+            "{asked:?} {hosts}: {}",
+            ended.stderr
+        );
+    }
+}
+
 /// `srun` executes its arguments; `ssh` gives them to a shell.
 #[test]
 fn srun_starts_ranks_on_hosts() {

@@ -8,6 +8,7 @@ mod hosts;
 mod input;
 mod limit;
 mod local_rank;
+mod mapping;
 mod output;
 mod placement;
 mod signals;

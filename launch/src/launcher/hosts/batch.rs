@@ -36,6 +36,11 @@ impl HostList {
         })
     }
 
+    /// The nodes of the Slurm job in which this process runs; none outside of a job, and for a malformed list.
+    pub(in crate::launcher) fn nodes_of_slurm() -> Vec<String> {
+        std::env::var("SLURM_JOB_NODELIST").ok().and_then(|text| expand(&text).ok()).unwrap_or_default()
+    }
+
     fn from_variables(
         value: impl Fn(&'static str) -> Option<Result<String, HostSourceError>>,
     ) -> Result<Option<(&'static str, Self)>, HostSourceError> {

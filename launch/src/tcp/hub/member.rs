@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most pieces written in one system call.
 const AT_ONCE: usize = 16;
@@ -24,6 +25,8 @@ pub(super) struct Member {
     /// `unsent` is not empty, and the server polls the connection for writability.
     pub awaits_room: bool,
     pub silence: Silence,
+    /// Bytes that the hub has sent to ranks and received from them.
+    traffic: Arc<AtomicU64>,
 }
 
 /// Bytes to be sent. All members share the buffer of a round.
@@ -34,9 +37,9 @@ struct Piece {
 }
 
 impl Member {
-    pub fn new(stream: TcpStream, to: Sealer, from: Opener) -> Self {
+    pub fn new(stream: TcpStream, to: Sealer, from: Opener, traffic: Arc<AtomicU64>) -> Self {
         let (unsent, silence) = (VecDeque::new(), Silence::default());
-        Member { stream, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence }
+        Member { stream, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence, traffic }
     }
 
     /// Queues a frame.
@@ -63,7 +66,10 @@ impl Member {
             }
             slices[0].advance(self.sent);
             match self.stream.write_vectored(&slices[..self.unsent.len().min(AT_ONCE)]) {
-                Ok(written) => self.sent += written,
+                Ok(written) => {
+                    self.sent += written;
+                    self.traffic.fetch_add(written as u64, Relaxed);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -83,7 +89,10 @@ impl Member {
     pub fn receive(&mut self, chunk: &mut [u8]) -> bool {
         match self.stream.read(chunk) {
             Ok(0) => return false,
-            Ok(read) => self.from.take_in(&chunk[..read]),
+            Ok(read) => {
+                self.traffic.fetch_add(read as u64, Relaxed);
+                self.from.take_in(&chunk[..read]);
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => return false,
         }

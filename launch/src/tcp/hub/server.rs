@@ -7,8 +7,8 @@ use super::order::{FirstDeath, Order};
 use super::unproven::{Proven, Unproven};
 use crate::process::ProcessId;
 use crate::tcp::frames::{
-    ASK, BYE, FAIL, FORM, GATHERED, GONE, JOB, LEAVE, LONGEST, MemberState, PART, Part, REFUSED, RUNS, TOO_LONG,
-    WELCOME, body_of_gone, body_of_members, body_of_parts, parse_members,
+    ASK, BYE, FAIL, FORM, GATHERED, GONE, HOST, JOB, LEAVE, LONGEST, LONGEST_HOST, MemberState, PART, PART_OF_HOST,
+    Part, REFUSED, RUNS, TOO_LONG, WELCOME, body_of_gone, body_of_members, body_of_parts, parse_members,
 };
 use crate::tcp::silence;
 use crate::tcp::wire::{Body, Frame, Secret};
@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
@@ -71,6 +73,8 @@ pub(super) struct Server {
     look: Instant,
     stop_after_all: bool,
     first_death: FirstDeath,
+    /// Bytes sent to ranks and received from them, without handshakes.
+    traffic: Arc<AtomicU64>,
     chunk: Vec<u8>,
 }
 
@@ -80,6 +84,8 @@ struct RankSlot {
     member: Option<Member>,
     /// The process that joined as this rank; zero if the rank's process ended before it joined.
     taken: Option<ProcessId>,
+    /// Identity of its host; `None` until the rank has told it.
+    host: Option<Box<[u8]>>,
 }
 
 impl Server {
@@ -117,8 +123,14 @@ impl Server {
             look: Instant::now() + silence::LOOK,
             stop_after_all: false,
             first_death,
+            traffic: Arc::default(),
             chunk: vec![0; 64 << 10],
         })
+    }
+
+    /// Counts the bytes sent to ranks and received from them, without handshakes.
+    pub fn traffic(&self) -> Arc<AtomicU64> {
+        self.traffic.clone()
     }
 
     pub fn run(&mut self) -> io::Result<()> {
@@ -234,7 +246,7 @@ impl Server {
 
     fn admit(&mut self, Proven { stream, hello, to, from }: Proven) -> io::Result<()> {
         let (rank, process) = (hello.rank, Body::new(hello.process.0.to_vec())?);
-        let mut member = Member::new(stream, to, from);
+        let mut member = Member::new(stream, to, from, self.traffic.clone());
         if let Some(other) = self.ranks[rank].taken {
             tracing::warn!(rank, "a rank joins a second time, or after its process ended; refused");
             member.tell(REFUSED, JOB, &Body::new(other.0.to_vec())?);
@@ -243,7 +255,7 @@ impl Server {
         }
         tracing::debug!(rank, "a rank has joined the hub");
         self.watch(&member.stream, rank as u64, EventFlags::IN)?;
-        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process) };
+        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process), host: None };
         self.tell(rank, WELCOME, JOB, &process);
         self.send_gone(rank, JOB)?;
         // Frames sent right after the handshake are already buffered; no event reports them.
@@ -289,6 +301,11 @@ impl Server {
         if kind == ASK || kind == RUNS {
             return self.pass_on(rank, kind, &body);
         }
+        if kind == HOST {
+            let fits = !body.is_empty() && body.len() <= LONGEST_HOST;
+            self.ranks[rank].host = fits.then(|| body.into());
+            return Ok(if fits { Ok(()) } else { Err("it sent a malformed identity of its host") });
+        }
         let Some(member) = &mut self.ranks[rank].member else { return unexpected };
         if kind == BYE {
             member.leaving = true;
@@ -299,7 +316,7 @@ impl Server {
         let Some(group) = self.groups.get_mut(&id) else { return unexpected };
         let Some(number) = group.number(rank) else { return unexpected };
         let part = match kind {
-            PART => Part { len: body.len() as u64, bytes: body },
+            PART | PART_OF_HOST => Part { len: body.len() as u64, bytes: body },
             TOO_LONG => {
                 let len = body[..].try_into().map_or(u64::MAX, u64::from_le_bytes);
                 Part { len: len.max(LONGEST + 1), bytes: Vec::new() }
@@ -310,13 +327,37 @@ impl Server {
             }
             _ => return unexpected,
         };
-        if member.has_not_got(id) || !group.add(number, part) {
+        if member.has_not_got(id) || !group.add(number, part, kind == PART_OF_HOST) {
             return unexpected;
         }
-        let Some(round) = group.take_round().map(body_of_parts) else { return Ok(Ok(())) };
-        let (members, round) = (group.members.clone(), Body::new(round)?);
-        members.into_iter().for_each(|rank| self.tell(rank, GATHERED, id, &round));
-        Ok(Ok(()))
+        let Some((parts, of_hosts)) = group.take_round() else { return Ok(Ok(())) };
+        let members = group.members.clone();
+        self.send_round(id, &members, &parts, of_hosts).map(Ok)
+    }
+
+    /// Sends a complete round to the members of a group.
+    fn send_round(&mut self, id: u64, members: &[Rank], parts: &[Part], of_hosts: bool) -> io::Result<()> {
+        // A rank that has told no host is the only one on its host.
+        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        let mut numbers = HashMap::new();
+        for (number, &rank) in members.iter().enumerate() {
+            let host = self.ranks[rank].host.as_ref().map(|host| *numbers.entry(host).or_insert(hosts.len()));
+            match host.and_then(|host| hosts.get_mut(host)) {
+                Some(others) => others.push(number),
+                None => hosts.push(vec![number]),
+            }
+        }
+        let whole = if of_hosts { Body::default() } else { Body::new(body_of_parts(parts.iter()))? };
+        for numbers in hosts {
+            if of_hosts {
+                let round = Body::new(body_of_parts(numbers.iter().map(|&number| &parts[number])))?;
+                numbers.iter().for_each(|&number| self.tell(members[number], GATHERED, id, &round));
+                continue;
+            }
+            self.tell(members[numbers[0]], GATHERED, id, &whole);
+            numbers[1..].iter().for_each(|&number| self.tell(members[number], GATHERED, id, &Body::default()));
+        }
+        Ok(())
     }
 
     /// Forms a team. Each member sends the list of members; all lists must be equal.

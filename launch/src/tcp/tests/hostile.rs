@@ -109,23 +109,30 @@ fn silent_connections_do_not_block_joining() {
     drop(ranks);
 }
 
+/// A run of ranks in a list of members.
+fn run(first: u32, step: u32, count: u32) -> Vec<u8> {
+    [first, step, count].map(u32::to_le_bytes).concat()
+}
+
 /// A member that sends a malformed frame dies; the other ranks stay alive.
 #[test]
 fn member_with_malformed_frame_dies() {
     type Wrong = fn(&mut Sealer) -> Vec<u8>;
-    let wrongs: [Wrong; 15] = [
+    let wrongs: [Wrong; 17] = [
         |_| vec![255; 70_000],             // length beyond the limit
         |to| frame(to, 99, JOB, &[]),      // unknown kind
         |to| frame(to, WELCOME, JOB, &[]), // a kind that only the hub sends
         |to| frame(to, PART, 7, b"a team that nobody formed"),
         |to| frame(to, PART, JOB, &vec![0; LONGEST as usize + 1]), // too long
         |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // two parts in one round
-        |to| frame(to, ASK, JOB, b"\x09\0\0\0"),                   // question about a rank beyond the job,
+        |to| frame(to, ASK, JOB, &run(9, 0, 1)),                   // question about a rank beyond the job,
         |to| frame(to, RUNS, JOB, &[]),                            // answer without a rank,
         |to| frame(to, FORM, 1, &[]),                              // team without members,
-        |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without its sender,
-        |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with ranks beyond the job,
-        |to| frame(to, FORM, 4, b"\x01\0\0\0\x01\0\0\0"),          // with a duplicate
+        |to| frame(to, FORM, 2, &run(0, 0, 1)),                    // without its sender,
+        |to| frame(to, FORM, 3, &run(1, 1, 2)),                    // with ranks beyond the job,
+        |to| frame(to, FORM, 4, &run(1, 0, 2)),                    // with a duplicate
+        |to| frame(to, HOST, JOB, &[]),                            // no host,
+        |to| frame(to, HOST, JOB, &[7; LONGEST_HOST + 1]),         // a host with too long an identity
         |to| {
             let mut frame = frame(to, PART, JOB, b"changed");
             frame[20] ^= 1;

@@ -7,7 +7,7 @@ mod networks;
 mod scale;
 mod teams;
 
-use super::frames::{ASK, FORM, JOB, LONGEST, PART, RUNS, WELCOME};
+use super::frames::{ASK, FORM, HOST, JOB, LONGEST, LONGEST_HOST, PART, RUNS, WELCOME};
 use super::wire::{ANSWER, Answer, Body, HELLO, Hello, Opener, Sealer, greet};
 use super::*;
 use crate::process::ProcessId;
