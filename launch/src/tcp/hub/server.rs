@@ -15,7 +15,7 @@ use crate::tcp::wire::{Body, Frame, Secret};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -80,6 +80,8 @@ struct RankSlot {
     member: Option<Member>,
     /// The process that joined as this rank; zero if the rank's process ended before it joined.
     taken: Option<ProcessId>,
+    /// Ranks that have asked it whether its process runs, and have no answer yet.
+    asked_by: BTreeSet<Rank>,
 }
 
 impl Server {
@@ -243,7 +245,7 @@ impl Server {
         }
         tracing::debug!(rank, "a rank has joined the hub");
         self.watch(&member.stream, rank as u64, EventFlags::IN)?;
-        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process) };
+        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process), asked_by: BTreeSet::new() };
         self.tell(rank, WELCOME, JOB, &process);
         self.send_gone(rank, JOB)?;
         // Frames sent right after the handshake are already buffered; no event reports them.
@@ -340,12 +342,20 @@ impl Server {
         self.send_gone(rank, id).map(Ok)
     }
 
-    /// Passes a frame of a rank on to the rank that the body names.
+    /// Passes a question or answer of a rank on to the rank that the body names. A question is passed on only once until
+    /// its answer: a stopped process reads none, and the hub would keep them all.
     fn pass_on(&mut self, rank: Rank, kind: u8, body: &[u8]) -> io::Result<Result<(), &'static str>> {
         let Some(&[to]) = parse_members(body, self.ranks.len()).as_deref() else {
             return Ok(Err("it asked for a rank outside its job"));
         };
-        self.tell(to, kind, JOB, &Body::new(body_of_members(&[rank]))?);
+        let is_there = |place: &RankSlot| place.member.as_ref().is_some_and(|member| !member.leaving);
+        let passes = match kind {
+            ASK => is_there(&self.ranks[to]) && self.ranks[to].asked_by.insert(rank),
+            _ => self.ranks[rank].asked_by.remove(&to),
+        };
+        if passes {
+            self.tell(to, kind, JOB, &Body::new(body_of_members(&[rank]))?);
+        }
         Ok(Ok(()))
     }
 
