@@ -21,12 +21,23 @@ use std::process::Command;
 /// Runs the behaviours of this program on hosts `a` and `b`, with one and with two ranks on each.
 #[test]
 fn behaviours_hold_between_hosts_of_one_machine() {
+    run_on("a,b", "2,4", &["--test-threads=2"]);
+}
+
+/// The largest job of which every rank is connected to every other host's.
+#[test]
+fn footprint_holds_for_64_ranks_on_four_hosts() {
+    run_on("a,b,c,d", "64", &["footprint_of_a_rank_follows_its_formula"]);
+}
+
+/// Runs this program again, as ranks on hosts of this machine.
+fn run_on(hosts: &str, ranks: &str, arguments: &[&str]) {
     if std::env::var_os("TEST_HOSTS").is_some() {
         return; // the run below, or one by hand
     }
     let ssh = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ranks/local-ssh");
     let mut run = Command::new(std::env::current_exe().unwrap());
-    run.args(["--test-threads=2"]).envs([("TEST_HOSTS", "a,b"), ("TEST_RANKS", "2,4"), ("TRANSOM_SSH", ssh)]);
+    run.args(arguments).envs([("TEST_HOSTS", hosts), ("TEST_RANKS", ranks), ("TRANSOM_SSH", ssh)]);
     let ended = run.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{out}\n{err}");
