@@ -60,9 +60,11 @@ impl HybridWire {
 }
 
 impl NetworkWire for HybridWire {
-    /// Ranks of this host notify the event count; a network may not.
+    /// Ranks of this host notify the event count; a network may not. A rank without others on its host sleeps until the
+    /// network has something.
     fn waiter(&self) -> Waiter {
-        self.near.waiter().beside(self.far.waiter())
+        let far = self.far.waiter();
+        if self.ranks.len() == 1 && far.is_woken_by_arrivals() { far } else { self.near.waiter().beside(far) }
     }
 
     fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {

@@ -13,23 +13,33 @@ pub trait Carrier: Send + 'static {
     /// The frames that wait to be sent.
     fn outgoing(&mut self) -> &mut Outgoing;
 
-    /// Sends a frame behind all queued ones, and queues the rest of it.
+    /// Sends a frame, given in parts, behind all queued ones, and queues the rest of it.
     ///
     /// # Errors
     /// The connection is broken; the same holds for the other calls.
-    fn send(&mut self, head: &[u8], data: &[u8]) -> io::Result<()>;
+    fn send(&mut self, parts: &[&[u8]]) -> io::Result<()>;
 
     /// Sends as much of the queue as the network accepts now.
     fn push(&mut self) -> io::Result<()>;
 
-    /// Receives bytes that have arrived. Returns whether there were any.
-    fn receive(&mut self) -> io::Result<bool>;
+    /// Receives bytes that have arrived.
+    fn receive(&mut self) -> io::Result<Received>;
 
     /// Passes the next whole frame, without its length, to `handle`. Returns false if there is none.
     fn take(&mut self, handle: &mut dyn FnMut(&[u8], &mut Outgoing) -> io::Result<()>) -> io::Result<bool>;
 
     /// The descriptor that is readable when bytes have arrived, and writable when [`push`](Self::push) can go on.
     fn descriptor(&self) -> &Arc<OwnedFd>;
+}
+
+/// Result of a call that receives. Another call right after [`Received::All`] would be in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    Nothing,
+    /// All bytes that had arrived.
+    All,
+    /// The buffer is full; more bytes may have arrived.
+    Part,
 }
 
 /// Frames that wait to be sent.
@@ -120,8 +130,19 @@ pub fn malformed(_: frame::Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the peer sent a malformed frame; do all ranks run the same version?")
 }
 
+#[cfg(test)]
+thread_local!(static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+
+/// Number of system calls of this thread.
+#[cfg(test)]
+pub fn calls() -> u64 {
+    CALLS.get()
+}
+
 /// Returns `None` where the call would block.
 fn unless_busy(result: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    #[cfg(test)]
+    CALLS.set(calls() + 1);
     match result {
         Ok(bytes) => Ok(Some(bytes)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -129,10 +150,46 @@ fn unless_busy(result: Result<usize, Errno>) -> io::Result<Option<usize>> {
     }
 }
 
-fn send(to: &OwnedFd, parts: [&[u8]; 2]) -> io::Result<Option<usize>> {
-    let parts = parts.map(IoSlice::new);
+/// Most parts of a frame.
+const PARTS: usize = 4;
+
+fn send(to: &OwnedFd, parts: &[&[u8]]) -> io::Result<Option<usize>> {
+    let mut slices = [IoSlice::new(&[]); PARTS];
+    parts.iter().zip(&mut slices).for_each(|(part, slice)| *slice = IoSlice::new(part));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    unless_busy(rustix::net::sendmsg(to, &parts, &mut SendAncillaryBuffer::default(), flags))
+    unless_busy(rustix::net::sendmsg(to, &slices[..parts.len()], &mut SendAncillaryBuffer::default(), flags))
+}
+
+fn receive(from: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    match unless_busy(rustix::net::recv(from, into, RecvFlags::DONTWAIT).map(|(_, bytes)| bytes))? {
+        Some(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection")),
+        received => Ok(received),
+    }
+}
+
+impl Socket {
+    /// Sends the head of a write behind all frames, and as many of its bytes as the network accepts now. Returns their
+    /// number. The rest of the head is queued.
+    pub fn offer(&mut self, head: &[u8], bytes: &[u8]) -> io::Result<usize> {
+        self.push()?;
+        let sent = if self.out.is_empty() { send(&self.descriptor, &[head, bytes])?.unwrap_or(0) } else { 0 };
+        self.out.queue(&head[sent.min(head.len())..], &[]);
+        Ok(sent.saturating_sub(head.len()))
+    }
+
+    /// Takes bytes of a write that were received with frames. Returns their number.
+    pub fn take_bytes(&mut self, into: &mut [u8]) -> usize {
+        let taken = into.len().min(self.end - self.start);
+        into[..taken].copy_from_slice(&self.buffer[self.start..][..taken]);
+        self.start += taken;
+        taken
+    }
+
+    /// Receives bytes of a write into their place, once [`take_bytes`](Self::take_bytes) has taken all. Returns their
+    /// number; 0 if none have arrived.
+    pub fn receive_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(receive(&self.descriptor, into)?.unwrap_or(0))
+    }
 }
 
 impl Carrier for Socket {
@@ -140,17 +197,20 @@ impl Carrier for Socket {
         &mut self.out
     }
 
-    fn send(&mut self, head: &[u8], data: &[u8]) -> io::Result<()> {
+    fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.push()?;
-        let sent = if self.out.is_empty() { send(&self.descriptor, [head, data])?.unwrap_or(0) } else { 0 };
-        let (head, data) = (&head[sent.min(head.len())..], &data[sent.saturating_sub(head.len())..]);
-        self.out.queue(head, data);
+        let mut sent = if self.out.is_empty() { send(&self.descriptor, parts)?.unwrap_or(0) } else { 0 };
+        for part in parts {
+            let skipped = sent.min(part.len());
+            sent -= skipped;
+            self.out.queue(&part[skipped..], &[]);
+        }
         Ok(())
     }
 
     fn push(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
-            match send(&self.descriptor, [&self.out.bytes[self.out.sent..], &[]])? {
+            match send(&self.descriptor, &[&self.out.bytes[self.out.sent..]])? {
                 Some(sent) => self.out.advance(sent),
                 None => break,
             }
@@ -158,18 +218,13 @@ impl Carrier for Socket {
         Ok(())
     }
 
-    fn receive(&mut self) -> io::Result<bool> {
+    fn receive(&mut self) -> io::Result<Received> {
         self.make_room()?;
-        let into = &mut self.buffer[self.end..];
-        let received = rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(_, bytes)| bytes);
-        match unless_busy(received)? {
-            Some(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection")),
-            Some(bytes) => {
-                self.end += bytes;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+        let Some(bytes) = receive(&self.descriptor, &mut self.buffer[self.end..])? else {
+            return Ok(Received::Nothing);
+        };
+        self.end += bytes;
+        Ok(if self.end < self.buffer.len() { Received::All } else { Received::Part })
     }
 
     fn take(&mut self, handle: &mut dyn FnMut(&[u8], &mut Outgoing) -> io::Result<()>) -> io::Result<bool> {
@@ -221,13 +276,13 @@ mod tests {
         for (number, frame) in frames.iter().enumerate() {
             for (at, byte) in frame.iter().enumerate() {
                 peer.write_all(&[*byte]).unwrap();
-                assert!(socket.receive().unwrap());
+                assert_eq!(socket.receive().unwrap(), Received::All);
                 let found = taken(&mut socket).unwrap();
                 assert_eq!(found.is_some(), at + 1 == frame.len(), "byte {at} of frame {number}");
                 assert!(found.is_none_or(|found| found == frame[frame::PREFIX..]));
             }
         }
-        assert!(!socket.receive().unwrap());
+        assert_eq!(socket.receive().unwrap(), Received::Nothing);
     }
 
     #[test]
@@ -237,7 +292,7 @@ mod tests {
         let (mut sender, mut receiver) = (Socket::new(mine.into()), Socket::new(theirs.into()));
         let frames: Vec<Vec<u8>> = (0..40).map(|number| put(&vec![number; 1000 * number as usize])).collect();
         for frame in &frames {
-            sender.send(&frame[..20], &frame[20..]).unwrap();
+            sender.send(&[&frame[..9], &[], &frame[9..20], &frame[20..]]).unwrap();
         }
         assert!(sender.outgoing().len() > 100_000, "the test's buffer is too large");
         for frame in &frames {
@@ -258,7 +313,7 @@ mod tests {
         use std::io::Write;
         let (mut socket, mut peer) = pair();
         peer.write_all(&(frame::MOST as u32 + 1).to_le_bytes()).unwrap();
-        assert!(socket.receive().unwrap());
+        assert_eq!(socket.receive().unwrap(), Received::All);
         assert_eq!(taken(&mut socket).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(socket.receive().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }

@@ -1,6 +1,7 @@
 //! The handshake of a connection: both ends prove that they are of this job, and the one that connects names itself.
 //!
-//! 1. The origin sends a [`Hello`]: version, use, both ranks, and 16 random bytes.
+//! 1. The origin sends a [`Hello`]: version, use, both ranks, 16 random bytes, and a code over them. The target answers no
+//!    stranger, and holds nothing for one. An observer of the network could repeat a hello, but not step 3.
 //! 2. The target replies with 16 random bytes and a code over all so far. The origin thereby knows that it has reached
 //!    that rank, not another machine at the same address.
 //! 3. The origin replies with a code over the same bytes.
@@ -15,9 +16,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use transom_launch::random;
 
-const MAGIC: [u8; 8] = *b"transom\x81";
+const MAGIC: [u8; 8] = *b"transom\x82";
+/// Bytes of a [`Hello`] without its code.
+const CLAIM: usize = MAGIC.len() + 12 + NONCE;
 /// Bytes of a [`Hello`], of the target's answer, and of a code.
-pub const HELLO: usize = MAGIC.len() + 12 + NONCE;
+pub const HELLO: usize = CLAIM + CODE;
 pub const ANSWER: usize = NONCE + CODE;
 pub const CODE: usize = 32;
 const NONCE: usize = 16;
@@ -51,8 +54,8 @@ impl Hello {
         Ok(Hello { to_use, from, to, nonce: random()? })
     }
 
-    fn to_bytes(self) -> [u8; HELLO] {
-        let mut bytes = [0; HELLO];
+    fn claim(self) -> [u8; CLAIM] {
+        let mut bytes = [0; CLAIM];
         bytes[..8].copy_from_slice(&MAGIC);
         for (at, number) in [self.to_use as u32, self.from, self.to].into_iter().enumerate() {
             bytes[8 + 4 * at..][..4].copy_from_slice(&number.to_le_bytes());
@@ -61,7 +64,14 @@ impl Hello {
         bytes
     }
 
-    fn parse(bytes: &[u8; HELLO]) -> Option<Hello> {
+    fn to_bytes(self, secrets: [&Secret; 2]) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        bytes[..CLAIM].copy_from_slice(&self.claim());
+        bytes[CLAIM..].copy_from_slice(&self.code(IN_HELLO, &[], secrets).finalize().into_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; CLAIM]) -> Option<Hello> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
         let ([to_use, from, to], nonce) = (rest[..12].as_chunks::<4>().0, &rest[12..]) else { return None };
         let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes);
@@ -70,14 +80,15 @@ impl Hello {
         (*magic == MAGIC).then_some(hello)
     }
 
-    /// The code of one end; `by` tells the two ends apart.
+    /// A code; `by` tells the three of a handshake apart.
     fn code(&self, by: &[u8], nonce: &[u8], secrets: [&Secret; 2]) -> Hmac<Sha256> {
         let keyed: Hmac<Sha256> =
             Hmac::new_from_slice(&secrets.map(|secret| *secret).concat()).expect("HMAC accepts keys of any length");
-        keyed.chain_update(by).chain_update(self.to_bytes()).chain_update(nonce)
+        keyed.chain_update(by).chain_update(self.claim()).chain_update(nonce)
     }
 }
 
+const IN_HELLO: &[u8] = b"hello";
 const BY_ORIGIN: &[u8] = b"origin";
 const BY_TARGET: &[u8] = b"target";
 
@@ -89,14 +100,17 @@ pub fn greet(stream: &mut TcpStream, hello: Hello, secrets: [&Secret; 2], until:
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))?;
-    stream.write_all(&hello.to_bytes())?;
-    let mut answer = [0; ANSWER];
-    stream.read_exact(&mut answer)?;
-    let (nonce, code) = answer.split_at(NONCE);
-    if hello.code(BY_TARGET, nonce, secrets).verify_slice(code).is_err() {
+    stream.write_all(&hello.to_bytes(secrets))?;
+    let other = || {
         let why = "another program, or a rank of another job, answers at this address";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
+        io::Error::new(io::ErrorKind::PermissionDenied, why)
+    };
+    let mut answer = [0; ANSWER];
+    // A rank of another job closes the connection.
+    let read = stream.read_exact(&mut answer);
+    read.map_err(|error| if error.kind() == io::ErrorKind::UnexpectedEof { other() } else { error })?;
+    let (nonce, code) = answer.split_at(NONCE);
+    hello.code(BY_TARGET, nonce, secrets).verify_slice(code).map_err(|_| other())?;
     stream.write_all(&hello.code(BY_ORIGIN, nonce, secrets).finalize().into_bytes())
 }
 
@@ -145,6 +159,8 @@ impl Greeting {
                 let hello =
                     received.first_chunk().and_then(Hello::parse).ok_or_else(|| refused("not a rank's hello"))?;
                 let secrets = secrets_of(&hello).ok_or_else(|| refused("it names ranks that do not exist"))?;
+                let code = hello.code(IN_HELLO, &[], secrets);
+                code.verify_slice(&received[CLAIM..]).map_err(|_| refused("it does not know the job's secret"))?;
                 let nonce = random::<NONCE>()?;
                 let code = hello.code(BY_TARGET, &nonce, secrets).finalize().into_bytes();
                 self.asked = Some((hello, nonce));
@@ -213,26 +229,44 @@ mod tests {
     }
 
     #[test]
+    fn target_without_the_secret_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let impostor = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; HELLO]).unwrap();
+            stream.write_all(&[7; ANSWER]).unwrap();
+            stream.read(&mut [0]).unwrap()
+        });
+        let until = Instant::now() + Duration::from_secs(20);
+        let error = greet(&mut stream, Hello::new(Use::Memory, 3, 4).unwrap(), SECRETS, until).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        drop(stream);
+        assert_eq!(impostor.join().unwrap(), 0, "the origin's code goes to an impostor");
+    }
+
+    #[test]
     fn origin_without_the_secret_is_refused() {
         let hello = Hello::new(Use::Messages, 3, 4).unwrap();
         let secrets_of = |_: &Hello| Some(SECRETS);
         let mut greeting = Greeting::default();
-        let Step::Answer(_, answer) = greeting.step(&hello.to_bytes(), secrets_of).unwrap() else {
+        // A repeated hello of a rank.
+        let Step::Answer(_, answer) = greeting.step(&hello.to_bytes(SECRETS), secrets_of).unwrap() else {
             panic!("no answer")
         };
         // The target's own code, sent back.
         assert!(greeting.step(&answer[NONCE..], secrets_of).is_err());
+        let forged = hello.to_bytes([&[9; 32], &[2; 32]]);
+        assert!(Greeting::default().step(&forged, secrets_of).is_err(), "a hello without the secret is answered");
     }
 
     #[test]
     fn random_hellos_are_refused() {
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..10_000 {
-            let mut bytes = Hello::new(Use::Memory, 3, 4).unwrap().to_bytes();
-            bytes[random.usize(..20)] ^= 1 << random.u8(..8);
-            let to = |hello: &Hello| (hello.from < 2 && hello.to == 4).then_some(SECRETS);
-            let named = Hello::parse(&bytes).is_some_and(|hello| hello.from < 2 && hello.to == 4);
-            assert!(named || Greeting::default().step(&bytes, to).is_err());
+            let mut bytes = Hello::new(Use::Memory, 3, 4).unwrap().to_bytes(SECRETS);
+            bytes[random.usize(..HELLO)] ^= 1 << random.u8(..8);
+            assert!(Greeting::default().step(&bytes, |_| Some(SECRETS)).is_err());
         }
     }
 }

@@ -10,7 +10,7 @@
 //! Short puts stay in the queue until it is long, or any other request follows. After every other post the queue is
 //! empty, so nothing depends on a later call of the program.
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Received};
 use crate::frame::{At, LONGEST, Refusal, Request};
 use crate::replies::{Answer, Outcome, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,12 +138,15 @@ impl<C: Carrier> LaneState<C> {
         let LaneState { carrier, slots, .. } = self;
         let mut some = false;
         let mut receive = || {
-            while carrier.receive()? {
+            loop {
+                let received = carrier.receive()?;
                 while carrier.take(&mut |frame, _| slots.answer(frame))? {
                     some = true;
                 }
+                if received != Received::Part {
+                    return Ok(());
+                }
             }
-            Ok(())
         };
         let received = receive();
         self.note(received).map(|()| some)
@@ -332,7 +335,7 @@ impl<C: Carrier> Lane<C> {
             let pushed = state.carrier.push();
             state.note(pushed)?;
         } else {
-            let sent = state.carrier.send(head.bytes(), data);
+            let sent = state.carrier.send(&[head.bytes(), data]);
             state.note(sent)?;
         }
         if state.carrier.outgoing().is_empty() { Ok(state) } else { self.finish_send(state, check) }

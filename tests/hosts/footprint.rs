@@ -1,4 +1,4 @@
-//! Descriptors and threads of a rank over TCP, by formula.
+//! Descriptors, threads and memory of a rank over TCP, by formula.
 
 use crate::ranks;
 use ranks::{SIZES, on, over_network};
@@ -36,6 +36,18 @@ fn threads() -> Vec<String> {
     tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()).collect()
 }
 
+/// Private memory of this process that is in use, in bytes.
+fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    anonymous.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// Most memory for each rank on another host: buffers of 8 KiB for each end of 4 connections, the records of the channel,
+/// and the kept stack of a thread that has connected. Most memory beside that: heaps of such threads.
+const OF_A_RANK: usize = 64 << 10;
+const BESIDE: usize = 2 << 20;
+
 /// Two connections for each rank on another host whose memory is used both ways, and one or two for messages with it.
 /// Nothing else grows with the number of ranks. One thread serves them all.
 #[test]
@@ -47,7 +59,7 @@ fn footprint_of_a_rank_follows_its_formula() {
         let hosts = world.hosts();
         let (me, host) = (world.rank(), hosts.host(world.rank()));
         let far: Vec<usize> = (0..world.size()).filter(|&rank| hosts.host(rank) != host).collect();
-        let (connected, open, threaded) = (connections(), descriptors(), threads());
+        let (connected, open, threaded, used) = (connections(), descriptors(), threads(), memory());
         let of_tcp = |threads: &[String]| threads.iter().filter(|name| name.starts_with("transom tcp")).count();
         assert_eq!(of_tcp(&threaded), 1, "{threaded:?}");
         let mut window = world.allocate::<u64>(1).unwrap();
@@ -69,6 +81,8 @@ fn footprint_of_a_rank_follows_its_formula() {
         let (more, most) = (connections() - connected, 4 * far.len());
         assert!(more >= 3 * far.len() && more <= most, "{more} connections with {} ranks", far.len());
         assert!(descriptors() <= open + most, "{} descriptors, {open} before", descriptors());
+        let more = memory().saturating_sub(used);
+        assert!(more <= BESIDE + far.len() * OF_A_RANK, "{more} bytes more with {} ranks", far.len());
         world.barrier().unwrap();
     });
 }

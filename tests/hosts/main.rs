@@ -24,18 +24,29 @@ use std::process::Command;
 /// Runs the behaviours of this program on hosts `a` and `b`, with one and with two ranks on each, in both orders.
 #[test]
 fn behaviours_hold_between_hosts_of_one_machine() {
+    // With one rank on each host, both orders are the same.
+    for (map, ranks) in [("slot", "2,4"), ("node", "4")] {
+        run_on("a,b", map, ranks, &["--test-threads=2"]);
+    }
+}
+
+/// The largest job of which every rank is connected to every other host's.
+#[test]
+fn footprint_holds_for_64_ranks_on_four_hosts() {
+    run_on("a,b,c,d", "slot", "64", &["footprint_of_a_rank_follows_its_formula"]);
+}
+
+/// Runs this program again, as ranks on hosts of this machine.
+fn run_on(hosts: &str, map: &str, ranks: &str, arguments: &[&str]) {
     if std::env::var_os("TEST_HOSTS").is_some() {
         return; // the run below, or one by hand
     }
     let ssh = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ranks/local-ssh");
-    // With one rank on each host, both orders are the same.
-    for (map, ranks) in [("slot", "2,4"), ("node", "4")] {
-        let mut run = Command::new(std::env::current_exe().unwrap());
-        run.args(["--test-threads=2"]).envs([("TEST_HOSTS", "a,b"), ("TEST_RANKS", ranks), ("TEST_MAP", map)]);
-        let ended = run.env("TRANSOM_SSH", ssh).output().unwrap();
-        let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
-        assert!(ended.status.success(), "{map}: {out}\n{err}");
-    }
+    let mut run = Command::new(std::env::current_exe().unwrap());
+    run.args(arguments).envs([("TEST_HOSTS", hosts), ("TEST_RANKS", ranks), ("TEST_MAP", map), ("TRANSOM_SSH", ssh)]);
+    let ended = run.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{map}: {out}\n{err}");
 }
 
 #[test]

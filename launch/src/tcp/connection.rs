@@ -4,7 +4,7 @@ use super::frames::{ASK, GATHERED, GONE, JOB, LONGEST, MemberState, RUNS, body_o
 use super::silence::{self, Silence};
 use super::wire::{Body, Frame, Opener, Sealer};
 use crate::lock::lock;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
@@ -32,8 +32,17 @@ pub(super) struct Connection {
     leaving: AtomicBool,
     /// Ranks that have answered that their process runs, and when.
     running: Mutex<HashMap<Rank, Instant>>,
+    asking: Mutex<Asking>,
     /// The rank's messages, once its waits progress them: another rank may need them before it takes part in a round.
     pub progress: OnceLock<Arc<dyn ProgressHook>>,
+}
+
+/// Ranks that have asked whether this process runs, and have no answer yet.
+#[derive(Default)]
+struct Asking {
+    ranks: BTreeSet<Rank>,
+    /// A thread sends the answers. The reading thread sends none: it would read nothing while the hub accepts nothing.
+    has_thread: bool,
 }
 
 /// The job, or a team of it.
@@ -76,6 +85,7 @@ impl Connection {
             closed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             running: Mutex::default(),
+            asking: Mutex::default(),
             progress: OnceLock::new(),
         });
         let listener = connection.clone();
@@ -116,6 +126,35 @@ impl Connection {
         lock(&self.running).get(&rank).copied()
     }
 
+    /// Answers that this process runs, soon.
+    fn answer(self: &Arc<Self>, to: Rank) {
+        let mut asking = lock(&self.asking);
+        asking.ranks.insert(to);
+        if std::mem::replace(&mut asking.has_thread, true) {
+            return;
+        }
+        drop(asking);
+        let connection = self.clone();
+        let started =
+            std::thread::Builder::new().name("transom answers".into()).spawn(move || connection.send_answers());
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to answer a rank; answering in the reading thread");
+            self.send_answers();
+        }
+    }
+
+    fn send_answers(&self) {
+        loop {
+            let mut asking = lock(&self.asking);
+            let Some(rank) = asking.ranks.pop_first() else {
+                asking.has_thread = false;
+                return;
+            };
+            drop(asking);
+            self.send(RUNS, JOB, &body_of_members(&[rank]));
+        }
+    }
+
     pub fn send(&self, kind: u8, group: u64, body: &[u8]) {
         let body = Body::new(body.to_vec());
         let mut to_hub = lock(&self.to_hub);
@@ -149,7 +188,7 @@ impl Connection {
         let _ = self.closing.shutdown(Shutdown::Both);
     }
 
-    fn listen(&self, size: usize, mut stream: TcpStream, mut from_hub: Opener) {
+    fn listen(self: &Arc<Self>, size: usize, mut stream: TcpStream, mut from_hub: Opener) {
         // Longest possible body: a round, with each rank's message and length.
         let longest = (size as u64).saturating_mul(LONGEST + 8);
         let (mut chunk, mut silence) = (vec![0; 64 << 10], Silence::default());
@@ -188,12 +227,12 @@ impl Connection {
         }
     }
 
-    fn hear(&self, Frame { kind, group, body }: Frame) -> Result<(), &'static str> {
+    fn hear(self: &Arc<Self>, Frame { kind, group, body }: Frame) -> Result<(), &'static str> {
         if kind == ASK || kind == RUNS {
             let from = parse_members(&body, self.job().members.len());
             let Some(&[from]) = from.as_deref() else { return Err("a frame names a rank outside the job") };
             match kind {
-                ASK => self.send(RUNS, JOB, &body_of_members(&[from])),
+                ASK => self.answer(from),
                 _ => _ = lock(&self.running).insert(from, Instant::now()),
             }
             return Ok(());

@@ -3,8 +3,13 @@
 use super::inbox::Inbox;
 use crate::event_count::{Brief, notify, park};
 use crate::words::looks_again;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_windows::Wait;
@@ -21,6 +26,42 @@ pub struct Waiter {
     /// are set.
     inbox: Option<Inbox>,
     naps: Option<Naps>,
+    /// Used only without an inbox: a thread sleeps at one of the two.
+    arrivals: Option<Arc<Arrivals>>,
+}
+
+/// A descriptor that is readable when something has arrived, and the threads that sleep until then.
+struct Arrivals {
+    descriptor: Arc<OwnedFd>,
+    /// Readable once another thread of this rank has woken the sleepers.
+    wake: OwnedFd,
+    sleepers: AtomicU32,
+}
+
+impl Arrivals {
+    /// Sleeps until something has arrived or another thread [wakes](Self::wake) this one, for `most` at most, unless
+    /// `awake` returns a result.
+    fn sleep<R, E>(&self, most: Duration, mut awake: impl FnMut() -> Result<Option<R>, E>) -> Result<Option<R>, E> {
+        // Counted first: a thread that changes something after `awake` has looked wakes this one.
+        self.sleepers.fetch_add(1, SeqCst);
+        let found = awake();
+        if matches!(found, Ok(None)) {
+            let most = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
+            let mut ready = [&*self.descriptor, &self.wake].map(|fd| PollFd::new(fd, PollFlags::IN));
+            // An error ends the sleep. Of several sleepers one may take the wake-up of another, which sleeps on.
+            if poll(&mut ready, Some(&most)).is_ok_and(|_| !ready[1].revents().is_empty()) {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            }
+        }
+        self.sleepers.fetch_sub(1, SeqCst);
+        found
+    }
+
+    fn wake(&self) {
+        if self.sleepers.load(SeqCst) > 0 {
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
 }
 
 /// Sleep times of a rank that also receives by transports that do not notify the event count.
@@ -47,12 +88,27 @@ pub enum Look<R> {
 
 impl Waiter {
     pub(super) fn new(rank: Rank, oversubscribed: bool, inbox: &Inbox) -> Waiter {
-        Waiter { rank, oversubscribed, inbox: Some(inbox.clone()), naps: None }
+        Waiter { rank, oversubscribed, inbox: Some(inbox.clone()), naps: None, arrivals: None }
     }
 
     /// A waiter of a rank whose messages arrive only by transports that do not notify an event count.
     pub fn without_a_bell(rank: Rank, oversubscribed: bool, naps: Naps) -> Waiter {
-        Waiter { rank, oversubscribed, inbox: None, naps: Some(naps) }
+        Waiter { rank, oversubscribed, inbox: None, naps: Some(naps), arrivals: None }
+    }
+
+    /// Ends the sleeps of a waiter without an event count also when `descriptor` is readable.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn woken_by(self, descriptor: Arc<OwnedFd>) -> io::Result<Waiter> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let arrivals = Arrivals { descriptor, wake, sleepers: AtomicU32::new(0) };
+        Ok(Waiter { arrivals: Some(Arc::new(arrivals)), ..self })
+    }
+
+    /// Returns whether a descriptor ends the sleeps.
+    pub fn is_woken_by_arrivals(&self) -> bool {
+        self.arrivals.is_some()
     }
 
     /// Extends this waiter for a rank that also receives by other transports. `others` supplies the rank's number in
@@ -78,9 +134,13 @@ impl Waiter {
             (Some(event), None) => park(event, most, awake),
             (Some(event), Some(brief)) => park(&Brief(event, brief), most, awake),
             (None, brief) => {
+                let brief = brief.unwrap_or_default().min(most);
+                if let Some(arrivals) = &self.arrivals {
+                    return arrivals.sleep(brief, awake);
+                }
                 let found = awake()?;
                 if found.is_none() {
-                    std::thread::sleep(brief.unwrap_or_default().min(most));
+                    std::thread::sleep(brief);
                 }
                 Ok(found)
             }
@@ -180,6 +240,8 @@ impl Waiter {
     pub fn ring(&self) {
         if let Some(inbox) = &self.inbox {
             notify(&inbox.view.header().event);
+        } else if let Some(arrivals) = &self.arrivals {
+            arrivals.wake();
         }
     }
 
@@ -197,5 +259,47 @@ impl Waiter {
     /// The rank in whose name this waiter waits.
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn waiter(descriptor: OwnedFd) -> Waiter {
+        let naps = Naps { first: LONG, longest: LONG, longest_idle: LONG };
+        Waiter::without_a_bell(0, true, naps).woken_by(Arc::new(descriptor)).unwrap()
+    }
+
+    /// Without its wake-up the thread would sleep for minutes.
+    fn ends_a_sleep(waiter: Waiter, act: impl FnOnce()) {
+        let (told, ends) = mpsc::channel();
+        let sleeper = std::thread::spawn(move || {
+            let begun = Instant::now();
+            waiter.park(LONG, || told.send(()).is_err());
+            begun.elapsed()
+        });
+        ends.recv().unwrap();
+        act();
+        assert!(sleeper.join().unwrap() < LONG / 2);
+    }
+
+    #[test]
+    fn arrival_ends_a_sleep() {
+        let (mine, mut peer) = UnixStream::pair().unwrap();
+        ends_a_sleep(waiter(mine.into()), || io::Write::write_all(&mut peer, &[1]).unwrap());
+    }
+
+    /// `awake` has looked: a ring from then on must not be lost, even if the thread does not sleep yet.
+    #[test]
+    fn ring_of_another_thread_ends_a_sleep() {
+        let (mine, _peer) = UnixStream::pair().unwrap();
+        let waiter = waiter(mine.into());
+        ends_a_sleep(waiter.clone(), || waiter.ring());
+        ends_a_sleep(waiter.clone(), || waiter.ring());
     }
 }

@@ -2,7 +2,6 @@
 
 use super::packet::closed;
 use super::wire::{Peer, TcpWire};
-use crate::carrier::Carrier;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_channel::wire::{Event, Lane, Rank, Why};
@@ -11,9 +10,9 @@ use transom_network::NetworkWire;
 use transom_shm_loopback::messages::{ProgressHook, Waiter};
 use transom_windows::FabricError;
 
-/// Consecutive polls without a packet before a lost peer is reported to the engine.
+/// Consecutive polls that received nothing before a lost peer is reported to the engine.
 const LAST_LOOKS: u32 = 3;
-/// Time without a packet after which a peer that has left is reported, although its streams have not ended: its host has
+/// Time without a byte after which a peer that has left is reported, although its streams have not ended: its host has
 /// vanished meanwhile. Longer than a network takes to repeat a packet that was lost several times.
 const VANISHED: Duration = Duration::from_secs(30);
 /// Checks of a peer whose connection has ended, ten per second, before it counts as lost although the job says nothing.
@@ -24,7 +23,7 @@ pub(super) struct Gone {
     peer: Rank,
     why: Why,
     looks: u32,
-    /// Time of the notice, or of the last packet since.
+    /// Time of the notice, or of the last byte since.
     last: Instant,
 }
 
@@ -81,15 +80,16 @@ impl NetworkWire for TcpWire {
 }
 
 impl TcpWire {
-    /// Announces to a peer that this rank receives no more messages.
+    /// Announces to a peer that this rank receives no more messages, unless the connection accepts no packet now; a later
+    /// check then does.
     pub(super) fn say_closed(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank).filter(|peer| !peer.told && !peer.over) else { return };
         let Some(number) = peer.out else { return };
-        peer.told = true;
-        if let Some(link) = self.links.get_mut(&number)
-            && link.socket.send(&closed(), &[]).is_ok()
-            && !link.socket.outgoing().is_empty()
-        {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let was_sending = link.is_sending();
+        // A broken connection ends by itself.
+        peer.told = link.send(&[&closed()]).unwrap_or(true);
+        if !was_sending && link.is_sending() {
             self.sending.push(number);
         }
     }

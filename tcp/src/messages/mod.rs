@@ -4,11 +4,13 @@
 //! A rank sends on the first connection that it has with a peer, whichever of the two made it, and receives from all. If
 //! both connect at once there are two. Each direction keeps to one of them, so packets arrive in order.
 //!
-//! A long message is sent in packets. Memory is not registered: `Read` and `Write` are not supported. The rings of pipes
-//! are memory of the receiver, into which its wire copies the `Put`s that arrive.
+//! A long message is a `Write`, which is sent from the sender's buffer and received into the receiver's. `Read` is not
+//! supported. The rings of pipes are memory of the receiver, into which its wire copies the `Put`s that arrive.
 
 mod gone;
+mod link;
 mod packet;
+mod registered;
 mod ring;
 mod wire;
 
@@ -27,7 +29,8 @@ pub fn open(
 ) -> Result<(Box<dyn NetworkWire>, Config), FabricError> {
     let wire = wire::TcpWire::open(endpoint, job, node);
     let wire = wire.map_err(|source| FabricError::System { what: "opening messages over TCP".into(), source })?;
-    // A ring would take as many packets as a queue.
-    let config = Config { rings: 0, ..Config::default() };
+    // A ring would take as many packets as a queue. The round trip of a rendezvous takes longer than two copies of a
+    // message up to this length.
+    let config = Config { rings: 0, eager: 64 << 10, ..Config::default() };
     Ok((Box::new(wire), asked.of(config)))
 }

@@ -5,6 +5,7 @@
 //! | send | 1 | the packet |
 //! | put | 2 | key of a ring (16 bytes), offset (8), then the bytes |
 //! | closed | 3 | none: the sender receives no more messages |
+//! | write | 4 | key of registered memory (16 bytes), offset (8), number of bytes (8), which follow the frame |
 
 use crate::frame::{LONGEST, Malformed, PREFIX};
 use transom_channel::wire::Key;
@@ -12,6 +13,7 @@ use transom_channel::wire::Key;
 /// Most bytes before the packet, with the frame's length.
 const HEAD: usize = PREFIX + 8 + PUT;
 const PUT: usize = 24;
+const WRITE: usize = 32;
 /// Longest packet, in bytes.
 pub const PACKET: usize = LONGEST - PUT;
 
@@ -21,6 +23,7 @@ pub enum Packet<'f> {
     Send(&'f [u8]),
     Put { to: Key, at: u64, bytes: &'f [u8] },
     Closed,
+    Write { to: Key, at: u64, length: u64 },
 }
 
 /// The head of a frame whose packet has `bytes` bytes, and its length.
@@ -48,6 +51,17 @@ pub fn closed() -> [u8; PREFIX + 8] {
     frame
 }
 
+/// The whole frame before the bytes of a write.
+pub fn write(to: Key, at: u64, length: u64) -> [u8; PREFIX + 8 + WRITE] {
+    let mut frame = [0; PREFIX + 8 + WRITE];
+    frame[0] = 8 + WRITE as u8;
+    frame[PREFIX] = 4;
+    for (index, number) in [to.address, to.key, at, length].into_iter().enumerate() {
+        frame[PREFIX + 8 + 8 * index..][..8].copy_from_slice(&number.to_le_bytes());
+    }
+    frame
+}
+
 impl<'f> Packet<'f> {
     /// Decodes a frame without its length.
     pub fn parse(frame: &'f [u8]) -> Result<Self, Malformed> {
@@ -61,6 +75,11 @@ impl<'f> Packet<'f> {
                 Ok(Packet::Put { to: Key { address, key }, at, bytes })
             }
             [3, 0, 0, 0, 0, 0, 0, 0] if rest.is_empty() => Ok(Packet::Closed),
+            [4, 0, 0, 0, 0, 0, 0, 0] if rest.len() == WRITE => {
+                let ([address, key, at, length], []) = rest.as_chunks::<8>() else { return Err(Malformed) };
+                let [address, key, at, length] = [address, key, at, length].map(|number| u64::from_le_bytes(*number));
+                Ok(Packet::Write { to: Key { address, key }, at, length })
+            }
             _ => Err(Malformed),
         }
     }
@@ -87,6 +106,9 @@ mod tests {
         }
         assert_eq!(Packet::parse(&closed()[PREFIX..]), Ok(Packet::Closed));
         assert_eq!(length(*closed().first_chunk().unwrap()), Ok(8));
+        let written = write(to, 9, 1 << 40);
+        assert_eq!(Packet::parse(&written[PREFIX..]), Ok(Packet::Write { to, at: 9, length: 1 << 40 }));
+        assert_eq!(length(*written.first_chunk().unwrap()), Ok(40));
     }
 
     #[test]
@@ -94,7 +116,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..100_000 {
             let bytes: Vec<u8> =
-                (0..random.usize(..40)).map(|at| if at == 0 { random.u8(..5) } else { random.u8(..2) }).collect();
+                (0..random.usize(..42)).map(|at| if at == 0 { random.u8(..5) } else { random.u8(..2) }).collect();
             let bytes = if random.bool() {
                 bytes
             } else {
@@ -104,6 +126,7 @@ mod tests {
                 Ok(Packet::Send(sent)) => assert_eq!(frame(None, sent), bytes),
                 Ok(Packet::Put { to, at, bytes: put }) => assert_eq!(frame(Some((to, at)), put), bytes),
                 Ok(Packet::Closed) => assert_eq!(closed()[PREFIX..], bytes),
+                Ok(Packet::Write { to, at, length }) => assert_eq!(write(to, at, length)[PREFIX..], bytes),
                 Err(Malformed) => {}
             }
         }

@@ -1,22 +1,25 @@
 //! The wire of one rank: its connections, and the events of its engine.
 
 use super::gone::Gone;
+use super::link::{AT_ONCE, Link};
 use super::packet::{PACKET, Packet, closed, head};
+use super::registered::{Registered, Source};
 use super::ring::Rings;
 use crate::carrier::{Carrier, Socket, malformed};
 use crate::endpoint::{Endpoint, is_oversubscribed};
+use crate::frame::Malformed;
 use crate::greet::Use;
 use crate::lane::Halt;
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{Shutdown, shutdown};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use transom_channel::Wire;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Rank, Request, Why, WireMemory};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, WireMemory};
 use transom_locks::Awaited;
 use transom_network::{Bootstrap, Node};
 use transom_shm_loopback::Loopback;
@@ -29,10 +32,9 @@ const SLEEP: Naps = Naps {
     longest: Duration::from_micros(500),
     longest_idle: Duration::from_millis(5),
 };
-/// Length of a queue, in bytes, from which a lane accepts no more requests.
-const FULL: usize = 256 << 10;
-/// Most packets that are taken from a connection per poll.
-const AT_ONCE: usize = 64;
+/// Polls of which one looks at all connections, and serves peers. The others look only at the connection that received
+/// last.
+const ALL: u32 = 4;
 /// Most packets that a rank sends to itself before it receives them.
 const OWN: usize = 1024;
 /// Most connections with a peer: one that each rank made.
@@ -49,7 +51,7 @@ pub struct TcpWire {
     pub(super) here: Loopback,
     pub(super) waiter: Waiter,
     rail: [Rail; 1],
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Peers that this rank has communicated with.
     pub(super) peers: BTreeMap<Rank, Peer>,
     /// Connections, by number.
@@ -57,16 +59,20 @@ pub struct TcpWire {
     last: u64,
     /// Connections with packets that have arrived and were not taken yet.
     ready: Vec<u64>,
-    /// Connections with queued packets.
+    /// Connection that received last.
+    recent: Option<u64>,
+    /// Polls since the last one that looked at all connections.
+    polls: u32,
+    /// Connections with bytes that wait to be sent.
     pub(super) sending: Vec<u64>,
     /// Connections that threads have made; the sender is cloned for each thread.
     connected: (mpsc::Sender<Connected>, mpsc::Receiver<Connected>),
     rings: Rings,
+    registered: Registered,
     pub(super) events: VecDeque<Event<Bytes>>,
     /// Lost peers that are not reported to the engine yet.
     pub(super) gone: Vec<Gone>,
     pub(super) closing: bool,
-    scratch: Vec<u8>,
     began: Instant,
 }
 
@@ -93,12 +99,6 @@ pub(super) struct Peer {
     pub told: bool,
 }
 
-/// A connection.
-pub(super) struct Link {
-    peer: Rank,
-    pub socket: Socket,
-}
-
 impl Peer {
     /// Returns whether the wire has no connection with the peer, and makes none.
     pub fn has_no_stream(&self) -> bool {
@@ -114,29 +114,33 @@ impl TcpWire {
             mark_last: true,
             whole_word: true,
             immediate: false,
-            write: false,
+            write: true,
             read: false,
             bandwidth: 0,
         };
         let (peers, links, events, gone) = Default::default();
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let waiter = Waiter::without_a_bell(job.rank(), is_oversubscribed(node.ranks()), SLEEP);
         Ok(TcpWire {
             endpoint: endpoint.clone(),
             job: job.clone(),
             here: node.memory().clone(),
-            waiter: Waiter::without_a_bell(job.rank(), is_oversubscribed(node.ranks()), SLEEP),
+            waiter: waiter.woken_by(epoll.clone())?,
             rail: [rail],
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll,
             peers,
             links,
             last: 0,
             ready: Vec::new(),
+            recent: None,
+            polls: 0,
             sending: Vec::new(),
             connected: mpsc::channel(),
             rings: Rings::default(),
+            registered: Registered::default(),
             events,
             gone,
             closing: false,
-            scratch: Vec::new(),
             began: Instant::now(),
         })
     }
@@ -182,7 +186,7 @@ impl TcpWire {
         }
         self.last = number;
         peer.links += 1;
-        self.links.insert(number, Link { peer: rank, socket });
+        self.links.insert(number, Link::new(rank, socket));
         if peer.out.is_none() {
             peer.out = Some(number);
             self.events.push_back(Event::Up(Lane { peer: rank, rail: 0 }));
@@ -196,7 +200,7 @@ impl TcpWire {
     fn cut(&self, number: u64, error: &io::Error) {
         let Some(link) = self.links.get(&number) else { return };
         tracing::debug!(peer = link.peer, %error, "cannot send on a connection for messages");
-        let _ = shutdown(link.socket.descriptor(), Shutdown::Both);
+        let _ = shutdown(link.descriptor(), Shutdown::Both);
     }
 
     /// Removes a connection whose stream has ended.
@@ -216,58 +220,66 @@ impl TcpWire {
     fn let_go(&mut self, of: impl Fn(&Link) -> bool) {
         let (gone, links) = std::mem::take(&mut self.links).into_iter().partition(|(_, link)| of(link));
         self.links = links;
-        for Link { socket, .. } in BTreeMap::into_values(gone) {
-            let _ = epoll::delete(&self.epoll, socket.descriptor());
-            self.endpoint.mail.keep(socket.descriptor().clone());
+        for link in BTreeMap::into_values(gone) {
+            let _ = epoll::delete(&self.epoll, link.descriptor());
+            self.endpoint.mail.keep(link.descriptor().clone());
         }
     }
 
-    /// Takes packets from a connection; returns whether there were any.
+    /// Receives from a connection; returns whether bytes have arrived.
     fn receive(&mut self, number: u64) -> bool {
-        let TcpWire { links, peers, rings, events, .. } = self;
-        let Some(Link { peer, socket }) = links.get_mut(&number) else { return false };
-        let known = peers.entry(*peer).or_default();
-        let lane = Lane { peer: *peer, rail: 0 };
-        let mut handle = |frame: &[u8]| {
-            match Packet::parse(frame).map_err(malformed)? {
+        let TcpWire { links, peers, rings, registered, events, .. } = self;
+        let Some(link) = links.get_mut(&number) else { return false };
+        let lane = Lane { peer: link.peer, rail: 0 };
+        let known = peers.entry(lane.peer).or_default();
+        let mut handle = |packet: Packet<'_>| {
+            match packet {
                 Packet::Send(packet) if !known.over => {
                     let (slot, length) = (Bytes::owned(Box::<[u8]>::from(packet)), packet.len());
                     events.push_back(Event::Arrived { lane, slot, at: 0, length });
                 }
                 Packet::Put { to, at, bytes } if !rings.write(lane.peer, to, at, bytes) => {
-                    return Err(malformed(crate::frame::Malformed));
+                    return Err(malformed(Malformed));
                 }
                 Packet::Closed => known.closed = true,
-                Packet::Send(_) | Packet::Put { .. } => {}
+                Packet::Send(_) | Packet::Put { .. } | Packet::Write { .. } => {}
             }
             Ok(())
         };
-        let mut taken = 0;
-        let mut receive = || {
-            while taken < AT_ONCE {
-                if socket.take(&mut |frame, _| handle(frame))? {
-                    taken += 1;
-                } else if !socket.receive()? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
-        match receive() {
-            Ok(more) => {
-                if more {
-                    self.ready.push(number);
-                }
-            }
+        let (some, more) = link.receive(registered, &mut handle);
+        match more {
+            Ok(true) => self.ready.push(number),
+            Ok(false) => {}
             Err(error) => self.end(number, &error),
         }
-        taken > 0
+        if some {
+            self.recent = Some(number);
+        }
+        some
     }
 
-    /// Handles new connections, arrivals, queues and lost peers.
+    /// Handles arrivals and queues; in one of [`ALL`] polls also new connections and lost peers.
+    fn collect(&mut self) {
+        self.polls += 1;
+        let recent = self.recent.filter(|_| self.polls < ALL && self.ready.is_empty() && self.gone.is_empty());
+        match recent {
+            Some(recent) => {
+                if self.receive(recent) {
+                    // Lets a waiting caller check its message before it polls again.
+                    self.events.push_back(Event::Worked);
+                }
+            }
+            None => self.collect_all(),
+        }
+        for number in std::mem::take(&mut self.sending) {
+            self.push(number);
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    fn collect(&mut self) {
+    fn collect_all(&mut self) {
+        self.polls = 0;
         self.endpoint.mail.take().into_iter().for_each(|(rank, stream)| self.add(rank, stream));
         while let Ok((rank, connected)) = self.connected.1.try_recv() {
             self.peers.entry(rank).or_default().connecting = false;
@@ -284,17 +296,15 @@ impl TcpWire {
         let mut from = Vec::new();
         let mut ready = std::mem::take(&mut self.ready);
         if !self.links.is_empty() {
-            let mut events = Vec::with_capacity(AT_ONCE);
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut memory = [const { MaybeUninit::uninit() }; AT_ONCE];
             // An interrupted call is repeated by the next poll.
-            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&now));
-            ready.extend(
-                events
-                    .iter()
-                    .map(|event| event.data.u64())
-                    .filter(|number| !ready.contains(number))
-                    .collect::<Vec<_>>(),
-            );
+            if let Ok((events, _)) = epoll::wait(&self.epoll, &mut memory, Some(&Timespec::default())) {
+                for number in events.iter().map(|event| event.data.u64()) {
+                    if !ready.contains(&number) {
+                        ready.push(number);
+                    }
+                }
+            }
         }
         for number in ready {
             let peer = self.links.get(&number).map(|link| link.peer);
@@ -302,25 +312,50 @@ impl TcpWire {
                 from.extend(peer);
             }
         }
-        for number in std::mem::take(&mut self.sending) {
-            self.push(number);
-        }
         if !self.gone.is_empty() {
             self.report_gone(&from);
         }
         if !from.is_empty() {
-            // Lets a waiting caller check its message before it polls again.
             self.events.push_back(Event::Worked);
+        } else if self.events.is_empty() {
+            self.endpoint.help();
         }
     }
 
-    /// Sends queued packets.
+    /// Goes on with what a connection has to send.
     fn push(&mut self, number: u64) {
-        let Some(Link { socket, .. }) = self.links.get_mut(&number) else { return };
-        match socket.push() {
-            Ok(()) if socket.outgoing().is_empty() => {}
-            Ok(()) => self.sending.push(number),
+        let Some(link) = self.links.get_mut(&number) else { return };
+        match link.push() {
+            Ok(written) => {
+                link.watch(number, &self.epoll);
+                if link.is_sending() {
+                    self.sending.push(number);
+                }
+                if let Some(token) = written {
+                    self.events.push_back(Event::Done(token, self.now()));
+                }
+            }
             Err(error) => self.cut(number, &error),
+        }
+    }
+
+    /// Calls `act` with the connection on which this rank sends to a peer. `act` returns whether it has sent or queued
+    /// something.
+    fn on_link(&mut self, rank: Rank, act: impl FnOnce(&mut Link) -> io::Result<bool>) -> Result<(), Busy> {
+        let number = self.peers.get(&rank).and_then(|peer| peer.out).ok_or(Busy)?;
+        let link = self.links.get_mut(&number).ok_or(Busy)?;
+        let was_sending = link.is_sending();
+        match act(link) {
+            Ok(accepted) => {
+                if !was_sending && link.is_sending() {
+                    self.sending.push(number);
+                }
+                accepted.then_some(()).ok_or(Busy)
+            }
+            Err(error) => {
+                self.cut(number, &error);
+                Err(Busy)
+            }
         }
     }
 
@@ -335,49 +370,50 @@ impl TcpWire {
     ) -> Result<(), Busy> {
         let mark = mark.map(u64::to_ne_bytes);
         let mark = mark.as_ref().map_or(&[][..], |mark| mark);
-        let TcpWire { scratch, peers, links, .. } = self;
-        scratch.clear();
-        scratch.extend_from_slice(first);
-        match body {
-            Data::None => {}
-            Data::Bytes(bytes) => scratch.extend_from_slice(bytes),
-            Data::Of(part) => {
-                let at = scratch.len();
-                scratch.resize(at + part.length, 0);
-                part.memory.read(part.at, &mut scratch[at..]);
-            }
-        }
-        scratch.extend_from_slice(mark);
-        if rank as usize == self.job.rank() {
-            return self.send_to_self(rank, to);
-        }
-        let number = peers.get(&rank).and_then(|peer| peer.out).ok_or(Busy)?;
-        let Link { socket, .. } = links.get_mut(&number).ok_or(Busy)?;
-        let was_empty = socket.outgoing().is_empty();
-        if socket.outgoing().len() >= FULL {
-            return Err(Busy);
-        }
-        let (head, used) = head(to, scratch.len());
-        match socket.send(&head[..used], scratch) {
-            Ok(()) => {
-                if was_empty && !socket.outgoing().is_empty() {
-                    self.sending.push(number);
+        let mut copy = Vec::new();
+        let body = match body {
+            Data::None => &[],
+            Data::Bytes(bytes) => bytes,
+            Data::Of(part) => match Source::of(part) {
+                // SAFETY: the engine keeps the buffer during this call.
+                Some(source) => unsafe { source.bytes() },
+                None => {
+                    copy.resize(part.length, 0);
+                    part.memory.read(part.at, &mut copy);
+                    &copy
                 }
-                Ok(())
-            }
-            Err(error) => {
-                self.cut(number, &error);
-                Err(Busy)
-            }
+            },
+        };
+        if self.is_me(rank) {
+            return self.send_to_self(rank, to, &[first, body, mark]);
         }
+        let (head, used) = head(to, first.len() + body.len() + mark.len());
+        self.on_link(rank, |link| link.send(&[&head[..used], first, body, mark]))
     }
 
-    fn send_to_self(&mut self, peer: Rank, to: Option<(Key, u64)>) -> Result<(), Busy> {
+    fn write(&mut self, rank: Rank, from: Part<'_, Bytes>, to: Key, at: u64, token: u64) -> Result<(), Busy> {
+        // Registered memory is a buffer.
+        let source = Source::of(from).ok_or(Busy)?;
+        if self.is_me(rank) {
+            // SAFETY: the engine keeps the buffer during this call.
+            let bytes = unsafe { source.bytes() };
+            let is_admitted = self.registered.admits(rank, to, at, bytes.len() as u64);
+            assert!(is_admitted, "a rank's own memory");
+            self.registered.with(to, at, bytes.len() as u64, |into| into.copy_from_slice(bytes));
+            self.events.push_back(Event::Done(token, self.now()));
+            return Ok(());
+        }
+        // SAFETY: the engine keeps the buffer until the write is done, or it has aborted the peer.
+        self.on_link(rank, |link| unsafe { link.write(source, to, at, token) })
+    }
+
+    fn send_to_self(&mut self, peer: Rank, to: Option<(Key, u64)>, parts: &[&[u8]]) -> Result<(), Busy> {
         match to {
-            Some((key, at)) => assert!(self.rings.write(peer, key, at, &self.scratch), "a rank's own ring"),
+            Some((key, at)) => assert!(self.rings.write(peer, key, at, &parts.concat()), "a rank's own ring"),
             None if self.events.len() >= OWN => return Err(Busy),
             None => {
-                let (slot, length) = (Bytes::owned(Box::<[u8]>::from(&*self.scratch)), self.scratch.len());
+                let packet = parts.concat().into_boxed_slice();
+                let (length, slot) = (packet.len(), Bytes::owned(packet));
                 self.events.push_back(Event::Arrived { lane: Lane { peer, rail: 0 }, slot, at: 0, length });
             }
         }
@@ -431,11 +467,12 @@ impl Wire for TcpWire {
         false
     }
 
-    fn register(&mut self, _: &Bytes, _: Lane) -> Option<Key> {
-        None
+    fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
+        self.registered.add(memory, lane.peer)
     }
 
     fn release(&mut self, _: Lane, key: Key) {
+        self.registered.remove(key);
         self.rings.remove(key);
     }
 
@@ -445,17 +482,15 @@ impl Wire for TcpWire {
             Request::Put { to, at, head, body, mark, .. } => {
                 self.send(lane.peer, Some((to, at as u64)), head, body, mark)
             }
+            Request::Write { from, to, at, token } => self.write(lane.peer, from, to, at as u64, token),
             // The rail has neither, so the engine posts none.
-            Request::Write { .. } | Request::Read { .. } | Request::Piece { .. } => Err(Busy),
+            Request::Read { .. } | Request::Piece { .. } => Err(Busy),
         }
     }
 
     fn poll(&mut self) -> Option<Event<Bytes>> {
         if self.events.is_empty() {
             self.collect();
-            if self.events.is_empty() {
-                self.endpoint.help();
-            }
         }
         self.events.pop_front()
     }
@@ -464,7 +499,7 @@ impl Wire for TcpWire {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Queued packets are not with the kernel yet.
+    /// The bytes of these connections are not with the kernel yet.
     fn due(&self) -> Option<u64> {
         (!self.sending.is_empty()).then(|| self.now())
     }

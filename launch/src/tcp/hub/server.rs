@@ -15,7 +15,7 @@ use crate::tcp::wire::{Body, Frame, Secret};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -86,6 +86,8 @@ struct RankSlot {
     taken: Option<ProcessId>,
     /// Identity of its host; `None` until the rank has told it.
     host: Option<Box<[u8]>>,
+    /// Ranks that have asked it whether its process runs, and have no answer yet.
+    asked_by: BTreeSet<Rank>,
 }
 
 impl Server {
@@ -255,7 +257,8 @@ impl Server {
         }
         tracing::debug!(rank, "a rank has joined the hub");
         self.watch(&member.stream, rank as u64, EventFlags::IN)?;
-        self.ranks[rank] = RankSlot { member: Some(member), taken: Some(hello.process), host: None };
+        self.ranks[rank] =
+            RankSlot { member: Some(member), taken: Some(hello.process), host: None, asked_by: BTreeSet::new() };
         self.tell(rank, WELCOME, JOB, &process);
         self.send_gone(rank, JOB)?;
         // Frames sent right after the handshake are already buffered; no event reports them.
@@ -381,12 +384,20 @@ impl Server {
         self.send_gone(rank, id).map(Ok)
     }
 
-    /// Passes a frame of a rank on to the rank that the body names.
+    /// Passes a question or answer of a rank on to the rank that the body names. A question is passed on only once until
+    /// its answer: a stopped process reads none, and the hub would keep them all.
     fn pass_on(&mut self, rank: Rank, kind: u8, body: &[u8]) -> io::Result<Result<(), &'static str>> {
         let Some(&[to]) = parse_members(body, self.ranks.len()).as_deref() else {
             return Ok(Err("it asked for a rank outside its job"));
         };
-        self.tell(to, kind, JOB, &Body::new(body_of_members(&[rank]))?);
+        let is_there = |place: &RankSlot| place.member.as_ref().is_some_and(|member| !member.leaving);
+        let passes = match kind {
+            ASK => is_there(&self.ranks[to]) && self.ranks[to].asked_by.insert(rank),
+            _ => self.ranks[rank].asked_by.remove(&to),
+        };
+        if passes {
+            self.tell(to, kind, JOB, &Body::new(body_of_members(&[rank]))?);
+        }
         Ok(Ok(()))
     }
 

@@ -49,6 +49,91 @@ fn running_process_answers_through_the_hub() {
     assert_eq!([ranks[0].seen_running(1), ranks[1].seen_running(0), ranks[2].seen_running(0)], [None; 3]);
 }
 
+/// A stopped process reads no questions. The hub passes one of each rank on until it is answered.
+#[test]
+fn unanswered_question_is_passed_on_once() {
+    let job = Job::start(3);
+    let [zero, two] = [0, 2].map(|rank| job.join(rank));
+    let (mut stream, mut to_hub, mut from_hub) = raw(&job, 1);
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut answers = stream.try_clone().unwrap();
+    // The hub has taken all earlier frames of a rank once a later question of it is answered.
+    let ask = |asking: &Tcp, times: usize, other: Rank| {
+        let before = asking.seen_running(other);
+        (0..times).for_each(|_| asking.ask_whether_running(1));
+        asking.ask_whether_running(other);
+        until(|| asking.seen_running(other) > before);
+    };
+    let mut asked_by = || {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(frame) = from_hub.next(LONGEST).unwrap() {
+                assert_eq!((frame.kind, frame.body.len()), (ASK, 4));
+                return frame.body[0];
+            }
+            let read = stream.read(&mut chunk).unwrap();
+            assert!(read > 0);
+            from_hub.take_in(&chunk[..read]);
+        }
+    };
+    ask(&zero, 1000, 2);
+    ask(&two, 1, 0);
+    assert_eq!([asked_by(), asked_by()], [0, 2]);
+    let answer = frame(&mut to_hub, RUNS, JOB, &[0, 0, 0, 0]);
+    let unasked = frame(&mut to_hub, RUNS, JOB, &[0, 0, 0, 0]);
+    answers.write_all(&[answer, unasked].concat()).unwrap();
+    until(|| zero.seen_running(1).is_some());
+    ask(&zero, 1000, 2);
+    ask(&two, 1000, 0);
+    // Rank 2 is still without an answer.
+    ask(&zero, 1, 2);
+    assert_eq!(asked_by(), 0);
+    drop((zero, two));
+}
+
+/// A rank's thread is blocked in a long send, because the hub reads nothing of it.
+#[test]
+fn question_does_not_keep_a_rank_from_reading() {
+    let job = Job::start(3);
+    let [zero, two] = [0, 2].map(|rank| job.join(rank));
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, hub) = (proxy.local_addr().unwrap(), job.address());
+    let holds = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let held = holds.clone();
+    std::thread::spawn(move || {
+        let (mut rank, mut hub) = (proxy.accept().unwrap().0, TcpStream::connect(hub).unwrap());
+        let (mut from_hub, mut to_rank) = (hub.try_clone().unwrap(), rank.try_clone().unwrap());
+        std::thread::spawn(move || io::copy(&mut from_hub, &mut to_rank));
+        let mut chunk = [0; 4096];
+        while let Ok(read @ 1..) = rank.read(&mut chunk) {
+            while held.load(std::sync::atomic::Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if hub.write_all(&chunk[..read]).is_err() {
+                break;
+            }
+        }
+    });
+    let one = join(1, job.size, address, &job.secret, HubAt::Launcher);
+    holds.store(true, std::sync::atomic::Ordering::SeqCst);
+    let (sending, (told, sends)) = (one.clone(), mpsc::channel());
+    let blocked = std::thread::spawn(move || {
+        told.send(()).unwrap();
+        sending.all_gather(&vec![1; LONGEST as usize])
+    });
+    sends.recv().unwrap();
+    zero.ask_whether_running(1);
+    // The question precedes the death on the connection to rank 1.
+    two.ask_whether_running(0);
+    until(|| two.seen_running(0).is_some());
+    two.cut();
+    until(|| one.first_death() == Some(2));
+    assert_eq!(zero.seen_running(1), None);
+    holds.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert!(matches!(within(|| blocked.join().unwrap()), Err(FabricError::PeerDied { rank: 2 })));
+    until(|| zero.seen_running(1).is_some());
+}
+
 #[test]
 fn ended_connection_is_reported_as_death() {
     let job = Job::start(4);
