@@ -119,6 +119,6 @@ fn bounds_are_those_of_each_lock() {
         rows.filter(|(call, ..)| call.starts_with("acquire")).collect::<Vec<_>>()
     };
     let exclusive = |target, verbs, overtaken| (format!("acquire {target} exclusive"), Some(verbs), overtaken);
-    assert_eq!(bounds("W | W1 W1"), [exclusive(0, 1, 0), exclusive(1, 1, 0)]);
+    assert_eq!(bounds("W | W | W1 W1"), [exclusive(0, 3, 0), exclusive(1, 1, 0)]);
     assert_eq!(bounds("W0+W1 |"), [exclusive(0, 1, 0), exclusive(1, 1, 0)]);
 }
