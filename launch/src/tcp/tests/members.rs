@@ -91,49 +91,6 @@ fn unanswered_question_is_passed_on_once() {
     drop((zero, two));
 }
 
-/// A rank's thread is blocked in a long send, because the hub reads nothing of it.
-#[test]
-fn question_does_not_keep_a_rank_from_reading() {
-    let job = Job::start(3);
-    let [zero, two] = [0, 2].map(|rank| job.join(rank));
-    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, hub) = (proxy.local_addr().unwrap(), job.address());
-    let holds = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let held = holds.clone();
-    std::thread::spawn(move || {
-        let (mut rank, mut hub) = (proxy.accept().unwrap().0, TcpStream::connect(hub).unwrap());
-        let (mut from_hub, mut to_rank) = (hub.try_clone().unwrap(), rank.try_clone().unwrap());
-        std::thread::spawn(move || io::copy(&mut from_hub, &mut to_rank));
-        let mut chunk = [0; 4096];
-        while let Ok(read @ 1..) = rank.read(&mut chunk) {
-            while held.load(std::sync::atomic::Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if hub.write_all(&chunk[..read]).is_err() {
-                break;
-            }
-        }
-    });
-    let one = join(1, job.size, address, &job.secret, HubAt::Launcher);
-    holds.store(true, std::sync::atomic::Ordering::SeqCst);
-    let (sending, (told, sends)) = (one.clone(), mpsc::channel());
-    let blocked = std::thread::spawn(move || {
-        told.send(()).unwrap();
-        sending.all_gather(&vec![1; LONGEST as usize])
-    });
-    sends.recv().unwrap();
-    zero.ask_whether_running(1);
-    // The question precedes the death on the connection to rank 1.
-    two.ask_whether_running(0);
-    until(|| two.seen_running(0).is_some());
-    two.cut();
-    until(|| one.first_death() == Some(2));
-    assert_eq!(zero.seen_running(1), None);
-    holds.store(false, std::sync::atomic::Ordering::SeqCst);
-    assert!(matches!(within(|| blocked.join().unwrap()), Err(FabricError::PeerDied { rank: 2 })));
-    until(|| zero.seen_running(1).is_some());
-}
-
 #[test]
 fn ended_connection_is_reported_as_death() {
     let job = Job::start(4);
