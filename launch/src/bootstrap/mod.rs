@@ -11,6 +11,7 @@ mod pmi;
 mod pmix;
 mod secret;
 
+pub use build::build_id;
 pub use error::BootstrapError;
 pub use host::Hosts;
 pub use kind::Bootstrap;
