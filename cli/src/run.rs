@@ -76,7 +76,7 @@ pub struct Run {
     #[arg(long, help_heading = "Output")]
     report_bindings: bool,
 
-    /// Report the provider, how the ranks meet, each host that is reached, and the place of each rank
+    /// Report how the ranks meet, each host that is reached, the place of each rank, and the provider of each host
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 

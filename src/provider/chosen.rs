@@ -70,6 +70,10 @@ impl Chosen {
         each!(self, provider, made: Chosen => JobProvider::team(provider, members, meet).map(made))
     }
 
+    pub(super) fn describe(&self) -> String {
+        each!(self, provider => JobProvider::describe(provider))
+    }
+
     pub(super) fn shared_memory(&self) -> Option<&Loopback> {
         each!(self, provider => JobProvider::shared_memory(provider))
     }

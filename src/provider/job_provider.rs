@@ -24,6 +24,9 @@ pub(crate) trait JobProvider: Fabric {
     /// providers returns one entry for each.
     fn probe() -> Vec<Result<String, String>>;
 
+    /// Describes in one line what this rank uses.
+    fn describe(&self) -> String;
+
     /// Opens the provider for ranks of one host. Collective if they are processes.
     fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError>;
 
@@ -81,6 +84,10 @@ impl JobProvider for Loopback {
         vec![Ok("ranks on this machine share memory".into())]
     }
 
+    fn describe(&self) -> String {
+        "shm".into()
+    }
+
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
         Ok(job)
     }
@@ -110,6 +117,10 @@ impl JobProvider for Loopback {
 impl JobProvider for transom_windows::Delayed<Loopback> {
     fn probe() -> Vec<Result<String, String>> {
         vec![Ok("operations of shared memory, late and unordered".into())]
+    }
+
+    fn describe(&self) -> String {
+        "delayed".into()
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
@@ -148,6 +159,10 @@ impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
 
     fn probe() -> Vec<Result<String, String>> {
         vec![N::probe(&crate::messages::asked::configured()).map_err(|why| why.to_string())]
+    }
+
+    fn describe(&self) -> String {
+        transom_network::Hybrid::describe(self)
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {

@@ -7,8 +7,10 @@ mod table;
 mod chosen;
 mod direct;
 mod job_provider;
+mod report;
 
 pub use direct::{Pending, Provider, Region, Remote, Transfer};
+pub(crate) use report::report;
 pub use table::Chosen;
 
 use asked::{Choice, FABRIC};

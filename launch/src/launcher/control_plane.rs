@@ -5,7 +5,7 @@ use super::hosts::HostList;
 use super::outcome::LaunchError;
 use super::settings::Settings;
 use crate::tcp::{Contact, Hub, Secret};
-use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE};
+use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE, VERBOSE};
 use std::io;
 use std::ops::Range;
 use transom_locks::Rank;
@@ -20,6 +20,8 @@ pub(super) struct ControlPlane {
     ranks: usize,
     /// Number of launchers above the ranks.
     depth: usize,
+    /// Ranks report the provider that they have chosen.
+    verbose: bool,
 }
 
 enum Medium {
@@ -53,7 +55,7 @@ impl ControlPlane {
                 Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone(), placed })
             }
         };
-        Ok(ControlPlane { medium, ranks, depth: depth + 1 })
+        Ok(ControlPlane { medium, ranks, depth: depth + 1, verbose: settings.verbose })
     }
 
     /// The hosts that have ranks, each with its ranks; `None` if the job is not on hosts.
@@ -84,6 +86,7 @@ impl ControlPlane {
         environment.push((LOCAL_RANK.name, (rank - local.start).to_string()));
         environment.push((LOCAL_SIZE.name, local.len().to_string()));
         environment.push((NESTING.name, self.depth.to_string()));
+        environment.extend(self.verbose.then(|| (VERBOSE.name, "1".to_owned())));
         environment
     }
 
