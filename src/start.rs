@@ -29,9 +29,16 @@ use transom_windows::{OobExchange, Waiting};
 pub fn init() -> Result<World, StartError> {
     settings_from_env()?;
     match bootstrap::join()? {
-        Some(joined) => world(joined),
+        Some(joined) => of_job(joined),
         None => world(Joined::Here(Loopback::alone().map_err(StartError::Join)?)),
     }
+}
+
+/// The world of a job that a launcher started.
+fn of_job(joined: Joined) -> Result<World, StartError> {
+    let world = world(joined)?;
+    provider::report(world.provider())?;
+    Ok(world)
 }
 
 fn world(joined: Joined) -> Result<World, StartError> {
@@ -67,7 +74,7 @@ fn world(joined: Joined) -> Result<World, StartError> {
 pub fn start(ranks: usize) -> Result<World, StartError> {
     settings_from_env()?;
     if let Some(joined) = bootstrap::join()? {
-        return world(joined);
+        return of_job(joined);
     }
     let program = std::env::current_exe().map_err(StartError::Program)?;
     let copies = Launch::new(program, ranks).args(std::env::args_os().skip(1));

@@ -1,9 +1,10 @@
 //! The environment variables that transom reads. `transom info` prints them with their values. Each crate declares its
 //! own; [`TABLE`] has them all.
 
+pub use transom_launch::Ports;
 pub use transom_launch::variables::{
-    BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, Micros, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH,
-    Seconds, SecondsOrOff, SetBy, Variable, VariableError, readable,
+    BOOTSTRAP, GRACE, HOST, HUB, HUB_PORTS, LOCAL_RANK, LOCAL_SIZE, Micros, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM,
+    SIZE, SSH, Seconds, SecondsOrOff, SetBy, Variable, VariableError, readable,
 };
 
 pub use crate::collective::asked::COLLECTIVES;

@@ -61,6 +61,10 @@ fn version() -> Section {
     let mut section = Section::new(format!("transom {}", env!("CARGO_PKG_VERSION")));
     section.row("target", format_args!("{}-{}", env::consts::ARCH, env::consts::OS));
     section.row("build", build);
+    section.row(
+        "build ID",
+        transom::build_id().unwrap_or_else(|| "none: different builds on hosts are not noticed".into()),
+    );
     section.row("rustc", format_args!("{} or newer", env!("CARGO_PKG_RUST_VERSION")));
     section
 }
@@ -102,7 +106,7 @@ fn starting() -> Section {
 }
 
 /// Tries what the provider needs of the system: anonymous shared memory, pidfds and futexes.
-fn shm_loopback() -> Result<(), String> {
+pub fn shm_loopback() -> Result<(), String> {
     transom_shm_loopback::Job::create(1).map_err(|error| error.to_string())?;
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty());
     pidfd.map_err(|error| format!("pidfd_open failed: {error}"))?;

@@ -1,6 +1,7 @@
-//! The `transom` program: starts jobs, describes this machine, measures, and checks mixes of lock requests.
+//! The `transom` program: starts jobs, describes this machine, checks hosts, measures, and checks mixes of lock requests.
 
 mod bench;
+mod doctor;
 mod info;
 mod run;
 mod verify;
@@ -21,10 +22,13 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Info(info::Info),
+    Doctor(doctor::Doctor),
     Bench(Box<bench::Bench>),
     Verify(verify::Verify),
     #[command(hide = true)]
     BenchWorker(bench::worker::Worker),
+    #[command(hide = true)]
+    DoctorRank(doctor::Rank),
     #[command(hide = true)]
     LocalShell(bench::LocalShell),
 }
@@ -35,6 +39,7 @@ Examples:
   transom run -n 4 --output-prefix ./program
                                     as above, and also lines of stdout begin with their rank
   transom info                      providers, limits, and all TRANSOM_ variables
+  transom doctor --hosts a,b        checks both hosts and the networks between them
   transom bench --quick             latency, bandwidth, locks and more, compared with the machine's limits
   transom bench compare             compares with every Open MPI and MPICH found here
   transom verify 'W W | R R | TW'   checks the lock under every schedule of these requests";
@@ -47,6 +52,8 @@ fn main() -> ExitCode {
         (Command::Info(info), _) => info.execute(),
         (_, Err(error)) => Err(error.into()),
         (Command::Run(run), Ok(())) => run.execute(),
+        (Command::Doctor(doctor), Ok(())) => doctor.execute(),
+        (Command::DoctorRank(rank), Ok(())) => rank.execute(),
         (Command::Bench(bench), Ok(())) => bench.execute(),
         (Command::Verify(verify), Ok(())) => verify.execute(),
         (Command::BenchWorker(worker), Ok(())) => worker.execute(),

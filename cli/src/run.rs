@@ -8,7 +8,7 @@ use std::error::Error;
 use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use transom::variables::{BOOTSTRAP, FABRIC, NESTING, Seconds, SetBy, TABLE};
@@ -84,7 +84,7 @@ pub struct Run {
     #[arg(long, help_heading = "Output")]
     report_bindings: bool,
 
-    /// Report the provider, how the ranks meet, each host that is reached, and the place of each rank
+    /// Report how the ranks meet, each host that is reached, the place of each rank, and the provider of each host
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 
@@ -139,7 +139,7 @@ Examples:
 
 /// The value of `--hosts`.
 #[derive(Clone, Debug)]
-enum Hosts {
+pub enum Hosts {
     Here,
     On(HostList),
 }
@@ -188,19 +188,9 @@ impl Run {
 impl Run {
     /// The hosts for the ranks; `None` if all start here.
     fn find_hosts(&self) -> Result<Option<HostList>, Box<dyn Error>> {
-        match (&self.hosts, &self.hostfile) {
-            (Some(Hosts::Here), _) => Ok(None),
-            (Some(Hosts::On(hosts)), _) => Ok(Some(hosts.clone())),
-            (None, Some(file)) => {
-                let hosts = HostList::read(file)?;
-                self.unless_here(&file.display().to_string(), hosts)
-            }
-            // A rank that starts a job does not start it on all hosts of its own job.
-            (None, None) if NESTING.get::<usize>()?.is_some_and(|depth| depth > 0) => Ok(None),
-            (None, None) => {
-                let Some((variable, hosts)) = HostList::from_batch_system()? else { return Ok(None) };
-                self.unless_here(variable, hosts)
-            }
+        match listed_hosts(self.hosts.as_ref(), self.hostfile.as_deref())? {
+            Some(Listed { source: Some(source), hosts }) => self.unless_here(&source, hosts),
+            listed => Ok(listed.map(|listed| listed.hosts)),
         }
     }
 
@@ -222,6 +212,28 @@ impl Run {
     }
 }
 
+/// Hosts that were named.
+pub struct Listed {
+    /// The file or variable that names them; `None` if `--hosts` does.
+    pub source: Option<String>,
+    pub hosts: HostList,
+}
+
+/// The hosts that the options, or else the batch system, name; `None` if they name none.
+pub fn listed_hosts(hosts: Option<&Hosts>, file: Option<&Path>) -> Result<Option<Listed>, Box<dyn Error>> {
+    let listed = |source, hosts| Some(Listed { source, hosts });
+    match (hosts, file) {
+        (Some(Hosts::Here), _) => Ok(None),
+        (Some(Hosts::On(hosts)), _) => Ok(listed(None, hosts.clone())),
+        (None, Some(file)) => Ok(listed(Some(file.display().to_string()), HostList::read(file)?)),
+        // A rank that starts a job does not start it on all hosts of its own job.
+        (None, None) if NESTING.get::<usize>()?.is_some_and(|depth| depth > 0) => Ok(None),
+        (None, None) => {
+            Ok(HostList::from_batch_system()?.and_then(|(variable, hosts)| listed(Some(variable.to_owned()), hosts)))
+        }
+    }
+}
+
 /// The first names of a list, for a message.
 fn some_of(hosts: &HostList) -> String {
     let shown: Vec<_> = hosts.names().take(3).collect();
@@ -230,12 +242,12 @@ fn some_of(hosts: &HostList) -> String {
 }
 
 /// Parses the value of `--hosts`.
-fn hosts_or_none(text: &str) -> Result<Hosts, HostListError> {
+pub fn hosts_or_none(text: &str) -> Result<Hosts, HostListError> {
     if text == "none" { Ok(Hosts::Here) } else { text.parse().map(Hosts::On) }
 }
 
 /// Parses the value of `--timeout`.
-fn time_limit(text: &str) -> Result<Duration, &'static str> {
+pub fn time_limit(text: &str) -> Result<Duration, &'static str> {
     match text.parse::<Seconds>()?.0 {
         Duration::ZERO => Err("expected a time above 0"),
         time => Ok(time),

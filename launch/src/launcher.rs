@@ -172,7 +172,7 @@ impl Launch {
     }
 
     /// Reports on stderr how ranks meet, each host that is reached, and the [place of each
-    /// rank](Launch::report_bindings).
+    /// rank](Launch::report_bindings). Ranks report the provider that they chose.
     pub fn verbose(mut self, verbose: bool) -> Self {
         self.0.verbose = verbose;
         self

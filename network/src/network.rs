@@ -87,6 +87,11 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// The reason why no device is usable.
     fn probe(messages: &Config) -> Result<String, Self::Error>;
 
+    /// Describes in one line what this rank uses of its machine: device, addresses, MTU.
+    fn describe(&self) -> String {
+        String::new()
+    }
+
     /// Opens the network of a job. Collective. `messages` is how the program configured messages.
     ///
     /// # Errors

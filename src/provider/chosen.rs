@@ -63,6 +63,10 @@ impl Chosen {
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
 
+    pub(super) fn describe(&self) -> String {
+        each!(self, provider => JobProvider::describe(provider))
+    }
+
     pub(super) fn shared_memory(&self) -> Option<&Loopback> {
         each!(self, provider => JobProvider::shared_memory(provider))
     }

@@ -23,6 +23,9 @@ pub(crate) trait JobProvider: Mapped {
     /// Returns the resources of this machine that the provider would use, or the reason why it is unusable.
     fn probe() -> Result<String, String>;
 
+    /// Describes in one line what this rank uses.
+    fn describe(&self) -> String;
+
     /// Opens the provider for ranks of one host. Collective if they are processes.
     fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError>;
 
@@ -67,6 +70,10 @@ impl JobProvider for Loopback {
         Ok("ranks on this machine share memory".into())
     }
 
+    fn describe(&self) -> String {
+        "shm".into()
+    }
+
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
         Ok(job)
     }
@@ -80,6 +87,10 @@ impl JobProvider for Loopback {
 impl JobProvider for transom_windows::Delayed<Loopback> {
     fn probe() -> Result<String, String> {
         Ok("operations of shared memory, late and unordered".into())
+    }
+
+    fn describe(&self) -> String {
+        "delayed".into()
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
@@ -101,6 +112,10 @@ impl<N: Network> JobProvider for Far<N> {
 
     fn probe() -> Result<String, String> {
         N::probe(&crate::messages::asked::configured()).map_err(|why| why.to_string())
+    }
+
+    fn describe(&self) -> String {
+        Far::describe(self)
     }
 
     fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {

@@ -6,7 +6,9 @@ mod table;
 
 mod chosen;
 mod job_provider;
+mod report;
 
+pub(crate) use report::report;
 pub use table::Chosen;
 
 use asked::{Choice, FABRIC};

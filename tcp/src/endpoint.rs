@@ -115,10 +115,9 @@ impl Endpoint {
         }
     }
 
-    /// An address at which this rank accepts connections.
-    #[cfg(test)]
-    pub fn address(&self) -> SocketAddr {
-        self.peers[self.me as usize].addresses[0]
+    /// The addresses at which this rank accepts connections.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.peers[self.me as usize].addresses
     }
 
     /// The lane to a peer, if it is connected.

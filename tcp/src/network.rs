@@ -12,6 +12,7 @@ use crate::replies::Outcome;
 use crate::variables;
 use std::sync::Arc;
 use transom_channel::{Changes, Config};
+use transom_launch::Interface;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, DeferredFree, MemoryKind, Network, NetworkWire, Node};
@@ -120,12 +121,21 @@ impl Tcp {
     /// An address at which this rank accepts connections.
     #[cfg(test)]
     pub(crate) fn address(&self) -> std::net::SocketAddr {
-        self.0.endpoint.address()
+        self.0.endpoint.addresses()[0]
     }
 
     fn start(&self, at: &Remote, request: &Request<'_>) -> Result<Pending, FabricError> {
         let ticket = self.0.on_lane(at.rank, |lane| lane.start_atomic(request, || self.0.alive(at.rank)))?;
         Ok(Pending(MaybeDone::Far(at.rank, ticket)))
+    }
+}
+
+/// An address with its interface and the MTU of that.
+fn described(found: &Interface) -> String {
+    let Interface { name, address } = found;
+    match std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")) {
+        Ok(mtu) => format!("{address} ({name}, MTU {})", mtu.trim()),
+        Err(_) => format!("{address} ({name})"),
     }
 }
 
@@ -175,9 +185,15 @@ impl Network for Tcp {
     type Transfer = Transfer;
 
     fn probe(_: &Config) -> Result<String, TcpError> {
-        let found = variables::LISTEN_AT.usable()?;
-        let shown: Vec<_> = found.iter().map(|found| format!("{} ({})", found.address, found.name)).collect();
-        Ok(format!("ranks would listen at {}", shown.join(", ")))
+        let usable = variables::LISTEN_AT.usable()?;
+        Ok(format!("ranks would listen at {}", usable.iter().map(described).collect::<Vec<_>>().join(", ")))
+    }
+
+    fn describe(&self) -> String {
+        let usable = variables::LISTEN_AT.usable().unwrap_or_default();
+        let published = self.0.endpoint.addresses();
+        let published = usable.iter().filter(|found| published.iter().any(|address| address.ip() == found.address));
+        format!("listens at {}", published.map(described).collect::<Vec<_>>().join(", "))
     }
 
     fn open(job: Arc<dyn Bootstrap>, node: Node, _: &Config) -> Result<Self, TcpError> {

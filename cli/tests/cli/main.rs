@@ -8,6 +8,7 @@ mod ranks;
 mod bench;
 mod bootstrap;
 mod culprit;
+mod doctor;
 #[cfg(feature = "verbs")]
 mod info;
 mod launcher;

@@ -29,6 +29,20 @@ impl Build {
     }
 }
 
+/// The beginning of this program's build ID, which its linker wrote; `None` if it has none. Ranks of several hosts
+/// compare it at the start.
+///
+/// # Examples
+/// ```
+/// match transom::build_id() {
+///     Some(id) => assert_eq!(id.len(), 16),
+///     None => println!("different builds on hosts are not noticed"),
+/// }
+/// ```
+pub fn build_id() -> Option<String> {
+    Build::here().map(|build| build.id)
+}
+
 fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
 }

@@ -13,6 +13,7 @@ mod secret;
 #[cfg(test)]
 mod traffic;
 
+pub use build::build_id;
 pub use error::BootstrapError;
 pub use host::Hosts;
 pub use kind::Bootstrap;

@@ -5,7 +5,7 @@ use super::hosts::{HostList, Placement};
 use super::outcome::LaunchError;
 use super::settings::Settings;
 use crate::tcp::{Contact, Hub, Secret};
-use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE};
+use crate::variables::{HOST, LOCAL_RANK, LOCAL_SIZE, NESTING, RANK, SIZE, VERBOSE};
 use std::io;
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
@@ -20,6 +20,8 @@ pub(super) struct ControlPlane {
     placement: Placement,
     /// Number of launchers above the ranks.
     depth: usize,
+    /// Ranks report the provider that they have chosen.
+    verbose: bool,
 }
 
 enum Medium {
@@ -54,7 +56,7 @@ impl ControlPlane {
                 Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone() })
             }
         };
-        Ok(ControlPlane { medium, ranks, placement, depth: depth + 1 })
+        Ok(ControlPlane { medium, ranks, placement, depth: depth + 1, verbose: settings.verbose })
     }
 
     /// The hosts that have ranks, each with its ranks in ascending order; `None` if the job is not on hosts. Rank 0 is
@@ -85,6 +87,7 @@ impl ControlPlane {
         environment.push((LOCAL_RANK.name, self.placement.local_rank(rank).to_string()));
         environment.push((LOCAL_SIZE.name, self.placement.host(rank).ranks.len().to_string()));
         environment.push((NESTING.name, self.depth.to_string()));
+        environment.extend(self.verbose.then(|| (VERBOSE.name, "1".to_owned())));
         environment
     }
 

@@ -50,6 +50,21 @@ impl HostList {
         self.0.iter().map(|host| host.name.as_str())
     }
 
+    /// The hosts with these indices, with one place each.
+    ///
+    /// # Panics
+    /// If there is no such index.
+    ///
+    /// # Examples
+    /// ```
+    /// let hosts: transom::HostList = "node1:4,node2:2".parse()?;
+    /// assert_eq!(hosts.pick(&[1]), "node2:1".parse()?);
+    /// # Ok::<(), transom::HostListError>(())
+    /// ```
+    pub fn pick(&self, indices: &[usize]) -> Self {
+        HostList(indices.iter().map(|&index| Host { name: self.0[index].name.clone(), places: Some(1) }).collect())
+    }
+
     /// The places of all hosts together; `None` if the ranks are distributed evenly.
     ///
     /// # Examples

@@ -23,6 +23,7 @@ pub const TABLE: &[Variable] = &[
     SECRET,
     HOST,
     NESTING,
+    VERBOSE,
 ];
 
 /// The variables that a launcher removes from its ranks' environment before it sets its own. They are those that an
@@ -182,4 +183,14 @@ pub const NESTING: Variable = Variable {
     expected: "a number",
     default: "0",
     check: readable::<usize>,
+};
+
+/// Request of a report of the chosen provider: `-v`.
+pub const VERBOSE: Variable = Variable {
+    name: "TRANSOM_VERBOSE",
+    set_by: SetBy::Launcher,
+    meaning: "rank 0 reports the provider of each host on stderr at the start, for `transom run -v`; the same at all ranks",
+    expected: "`1`",
+    default: "no report",
+    check: readable::<u8>,
 };

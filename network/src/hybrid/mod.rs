@@ -55,6 +55,11 @@ impl<N: Network> Far<N> {
         Ok(Far { network, job, node, intranode })
     }
 
+    /// The name of the network, and what this rank uses of its machine.
+    pub fn describe(&self) -> String {
+        [N::NAME, &self.network.describe()].join(" ").trim_end().to_owned()
+    }
+
     /// The number of each rank's host; `None` if the job was started on one host.
     pub fn hosts(&self) -> Option<Vec<u32>> {
         Some(self.node.hosts().to_vec()).filter(|hosts| !hosts.is_empty())

@@ -1,8 +1,10 @@
 //! `-v`, `--bind-to` and `--report-bindings`: where each rank runs.
 
 use super::*;
+use crate::ranks::full_name;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+const ROLE: &str = "RUST_TEST_ROLE";
 const HERE_AND_THERE: [&[&str]; 2] = [&["-n", "1"], &["-n", "1", "--hosts", "a"]];
 /// Prints the processors that the rank may use.
 const ALLOWED: [&str; 4] = ["sed", "-n", "s/Cpus_allowed_list:[[:space:]]*//p", "/proc/self/status"];
@@ -133,6 +135,34 @@ fn verbose_job_reports_its_start() {
     let rest = ended.stderr.strip_prefix("transom: provider: shm (TRANSOM_FABRIC)\n").unwrap();
     assert!(rest.starts_with("transom: 2 ranks on this machine meet in shared memory\n"), "{ended:?}");
     assert!(ended.stderr.ends_with(", local rank 1 of 2, not bound\n"), "{ended:?}");
+}
+
+#[test]
+fn verbose_job_reports_the_provider_of_each_host() {
+    let name = "verbose_job_reports_the_provider_of_each_host";
+    if std::env::var_os(ROLE).is_some() {
+        return drop(transom::init().unwrap());
+    }
+    let program = std::env::current_exe().unwrap().display().to_string();
+    let test = [&program, "--exact", &full_name(name), "--nocapture", "--test-threads=1"];
+    let reports = |verbose: &[&str], hosts: &[&str]| {
+        let ended = job(&[verbose, &["-n", "3"], hosts, &test].concat()).env(ROLE, "rank").end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let reports = ended.stderr.lines().filter_map(|line| line.strip_prefix("[0] transom: host "));
+        reports.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let hosts = &["--hosts", "a,b"];
+    let reported = reports(&["-v"], hosts);
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    for (report, host, ranks) in
+        [(&reported[0], "a: tcp listens at ", "(ranks 0-1)"), (&reported[1], "b: tcp listens at ", "(rank 2)")]
+    {
+        assert!(report.starts_with(host) && report.ends_with(ranks), "{report}");
+        assert!(report.contains(" (lo, MTU "), "{report}");
+    }
+    assert_eq!(reports(&[], hosts), [""; 0]);
+    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert_eq!(reports(&["-v"], &["--hosts", "none"]), [format!("{own}: shm (ranks 0-2)")]);
 }
 
 #[test]
