@@ -12,8 +12,8 @@ use crate::ring::{CompletionFlag, RingConfig};
 use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
-/// Sizes and limits of a rank. `floor`, `marker`, `overdraft` and `paths` must be the same at all ranks; the
-/// others may differ.
+/// Sizes and limits of a rank. `floor`, `marker`, `overdraft`, `paths` and `checksum` must be the same at all
+/// ranks; the others may differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Longest message that is sent eagerly, in bytes. Used, like `zero_copy_from`, only if no
@@ -71,7 +71,9 @@ pub struct Config {
     pub paths: Paths,
     /// Number of queues that send datagrams, used in turn.
     pub ud_lanes: usize,
-    /// True if datagrams carry a checksum.
+    /// Number of buffers that receive datagrams, for all peers together. Datagrams that find none are lost.
+    pub ud_buffers: u32,
+    /// True if packets to other hosts carry a checksum. They then use no rings, and no message moves in place.
     pub checksum: bool,
 }
 
@@ -116,6 +118,7 @@ impl Default for Config {
             count_windows: false,
             paths: Paths::default(),
             ud_lanes: 4,
+            ud_buffers: 1024,
             checksum: false,
         }
     }

@@ -60,6 +60,12 @@ pub enum Stripe {
     Even,
     /// Stripes proportional to the declared bandwidths.
     Weighted,
+    /// Stripes proportional to these weights of 1 to 64, one for each rail. Rails beyond them have the
+    /// smallest weight, [`FLOOR`].
+    Given([u8; RAILS]),
+    /// No division: the whole message on one rail for each rank, in turn, so that the ranks of a host use
+    /// different rails. Another rail takes it while that rail is not connected.
+    Binding,
     /// Equal stripes at first, later sized by the times of earlier stripes.
     Adaptive,
     /// Like `Adaptive`, but in pieces, few of them in flight on each rail. A rail without pieces left takes
@@ -126,7 +132,7 @@ pub struct Part {
 ///
 /// ```
 /// use transom_channel::striping::{Stripe, Timed, Weights};
-/// let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
+/// let mut weights = Weights::new(Stripe::Adaptive, 0, [1, 1].into_iter());
 /// let parts = weights.cut(1 << 20, [0, 1].into_iter().collect(), 65536);
 /// assert_eq!(parts.clone().map(|part| part.length).collect::<Vec<_>>(), [524_288, 524_288]);
 /// // The first rail took 4 times as long as the second.
@@ -145,18 +151,24 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Initial weights for rails of these bandwidths, in any unit; 0 is unknown.
-    pub fn new(policy: Stripe, bandwidths: impl Iterator<Item = u32>) -> Weights {
+    /// Initial weights of this rank for rails of these bandwidths, in any unit; 0 is unknown.
+    pub fn new(policy: Stripe, rank: u32, bandwidths: impl Iterator<Item = u32>) -> Weights {
         let all: Vec<u64> = bandwidths.map(|bandwidth| bandwidth.into()).collect();
-        let known = policy == Stripe::Weighted && all.iter().all(|bandwidth| *bandwidth > 0);
-        let share = |bandwidth: u64| if known { bandwidth } else { 1 };
-        let sum: u64 = all.iter().map(|bandwidth| share(*bandwidth)).sum();
+        let rails = all.len();
+        let known = all.iter().all(|bandwidth| *bandwidth > 0);
+        let share = |rail: usize| match policy {
+            Stripe::Weighted if known => all[rail],
+            Stripe::Given(weights) => weights[rail].into(),
+            Stripe::Binding => u64::from(rail == rank as usize % rails),
+            Stripe::Weighted | Stripe::Even | Stripe::Adaptive | Stripe::Pull => 1,
+        };
+        let sum: u64 = (0..rails).map(share).sum::<u64>().max(1);
         let mut now = [0; RAILS];
-        for (weight, bandwidth) in now.iter_mut().zip(&all) {
-            *weight = (u64::from(TOTAL) * share(*bandwidth) / sum) as u32;
+        for (rail, weight) in now.iter_mut().enumerate().take(rails) {
+            *weight = (u64::from(TOTAL) * share(rail) / sum) as u32;
         }
-        let mut weights = Weights { policy, now, rails: all.len() };
-        weights.settle(&(0..all.len()).collect::<Vec<_>>(), TOTAL);
+        let mut weights = Weights { policy, now, rails };
+        weights.settle(&(0..rails).collect::<Vec<_>>(), TOTAL);
         weights
     }
 
@@ -169,7 +181,8 @@ impl Weights {
     /// stripes have at least `least` bytes on average. Stripes are in the order of the rails and cover each
     /// byte once. A single stripe may be shorter than `least`, or empty.
     pub fn cut(&self, length: u64, rails: Rails, least: u64) -> impl Iterator<Item = Part> + Clone + use<> {
-        let count = (length / least.max(1)).clamp(1, rails.len() as u64) as usize;
+        let most = if self.policy == Stripe::Binding { 1 } else { rails.len() as u64 };
+        let count = (length / least.max(1)).clamp(1, most) as usize;
         let (now, mut chosen, mut left) = (self.now, Rails::default(), rails);
         while chosen.len() < count
             && let Some(rail) = self.heaviest(left)

@@ -4,7 +4,7 @@
 mod mailbox;
 mod windows;
 
-pub(super) use mailbox::{Letter, Mailbox, ROOM};
+pub(super) use mailbox::{Letter, Mailbox};
 pub(super) use windows::Windows;
 
 use super::VerbsError;

@@ -47,8 +47,8 @@ pub(super) struct Settings {
     pub division: Division,
     /// Paths of messages (TRANSOM_MESSAGES, whose other fields are read later).
     pub paths: Paths,
-    /// Number of queue pairs that send messages as datagrams, if any.
-    pub datagrams: Option<usize>,
+    /// Number of queue pairs that send messages as datagrams, and of buffers that receive them, if any.
+    pub datagrams: Option<(usize, u32)>,
 }
 
 /// Division of large transfers among rails.
@@ -89,7 +89,7 @@ impl Settings {
             word_write: set::WORD_WRITE.get::<WordWrite>()?.unwrap_or_default(),
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
-            datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
+            datagrams: (messages.paths != Paths::Connections).then_some((messages.ud_lanes, messages.ud_buffers)),
         })
     }
 

@@ -8,6 +8,7 @@ use crate::ring::CompletionFlag;
 use crate::rules::Rules;
 use crate::sequence::FARTHEST;
 use crate::striping::{Spread, Stripe};
+use crate::wire::RAILS;
 use std::str::FromStr;
 
 /// A field of a [`Config`] that a text can set.
@@ -70,8 +71,13 @@ const SPREADS: [(&str, Spread); 4] = [
     ("round_robin", Spread::RoundRobin),
     ("weighted", Spread::Weighted),
 ];
-const STRIPES: [(&str, Stripe); 4] =
-    [("even", Stripe::Even), ("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive), ("pull", Stripe::Pull)];
+const STRIPES: [(&str, Stripe); 5] = [
+    ("even", Stripe::Even),
+    ("weighted", Stripe::Weighted),
+    ("binding", Stripe::Binding),
+    ("adaptive", Stripe::Adaptive),
+    ("pull", Stripe::Pull),
+];
 const PATHS: [(&str, Paths); 3] = [("rc", Paths::Connections), ("ud", Paths::Datagrams), ("both", Paths::Both)];
 const STEPS: [(&str, Step); 5] = [
     ("basic", Step::Basic),
@@ -125,7 +131,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "spread",
         meaning: "rail of each packet: the first, one rail for each rank, all in turn, by declared bandwidth, or a \
-                  number of consecutive packets on each",
+                  number of consecutive packets on each; rings use the first",
         must: "first, binding, round_robin, weighted or window:PACKETS, of 1 to 64 packets",
         get: |config| match config.spread {
             Spread::Window(packets) => format!("window:{packets}"),
@@ -141,14 +147,34 @@ pub const FIELDS: &[Field] = &[
         },
         holds: |config| !matches!(config.spread, Spread::Window(0 | 65..)),
     },
-    choice!(
-        "stripe",
-        stripe,
-        STRIPES,
-        "division of rendezvous messages in place among rails: evenly, by declared bandwidth, by the times of earlier messages, or \
-         by these times in pieces that an idle rail takes from a busy one",
-        "even, weighted, adaptive or pull"
-    ),
+    Field {
+        name: "stripe",
+        meaning: "division of rendezvous messages in place among rails: evenly, by declared bandwidth, by these weights, none but one \
+                  rail for each rank, by the times of earlier messages, or by these times in pieces that an idle rail takes from a \
+                  busy one",
+        must: "even, weighted, weights:A:B.., of 1 to 64 for each of up to 4 rails, binding, adaptive or pull",
+        get: |config| match config.stripe {
+            Stripe::Given(weights) => {
+                let given = weights.iter().take_while(|weight| **weight > 0).map(|weight| format!(":{weight}"));
+                format!("weights{}", given.collect::<String>())
+            }
+            other => {
+                STRIPES.iter().find(|(_, stripe)| *stripe == other).expect("the table names all values").0.to_owned()
+            }
+        },
+        set: |config, text| {
+            let named = STRIPES.iter().find(|(name, _)| *name == text).map(|(_, stripe)| *stripe);
+            config.stripe = named.or_else(|| weights(text))?;
+            Some(())
+        },
+        holds: |config| match config.stripe {
+            Stripe::Given(weights) => {
+                let given = weights.iter().take_while(|weight| (1..=64).contains(*weight)).count();
+                given > 0 && weights[given..].iter().all(|weight| *weight == 0)
+            }
+            _ => true,
+        },
+    },
     row!("stripe_from", stripe_from, "smallest average part of a divided message, in bytes", "a number", |_| true),
     choice!(
         "offer",
@@ -242,7 +268,21 @@ pub const FIELDS: &[Field] = &[
     row!("ud_lanes", ud_lanes, "number of queue pairs that send datagrams in turn", "1 to 16", |config| {
         (1..=16).contains(&config.ud_lanes)
     }),
-    choice!("checksum", checksum, YES_OR_NO, "yes: datagrams carry a checksum that the receiver verifies", "yes or no"),
+    row!(
+        "ud_buffers",
+        ud_buffers,
+        "number of buffers of a rank that receive datagrams, of one MTU each; as many as the adapter has, if those are fewer",
+        "64 to 16384",
+        |config| (64..=16_384).contains(&config.ud_buffers)
+    ),
+    choice!(
+        "checksum",
+        checksum,
+        YES_OR_NO,
+        "yes: packets between hosts carry a checksum that the receiver verifies, and damaged ones are resent; then without rings, and \
+         no message is read or written in place",
+        "yes or no"
+    ),
     Field {
         name: RULES,
         meaning: "path of each message, in place of `eager` and `zero_copy_from`; must be the last field of a text",
@@ -258,6 +298,15 @@ pub const FIELDS: &[Field] = &[
         holds: |_| true,
     },
 ];
+
+/// Weights of a text such as `weights:4:1`.
+fn weights(text: &str) -> Option<Stripe> {
+    let mut weights = [0; RAILS];
+    for (rail, weight) in text.strip_prefix("weights:")?.split(':').enumerate() {
+        *weights.get_mut(rail)? = weight.parse().ok()?;
+    }
+    Some(Stripe::Given(weights))
+}
 
 /// The field whose value may contain commas.
 const RULES: &str = "rules";

@@ -25,9 +25,8 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "multirail",
-        meaning: "several rails (Liu, Vishnu, Panda 2004): packets outside rings by each rail in turn, rendezvous by write, divided by \
-                  measured times",
-        text: "spread=round_robin,stripe=adaptive,stripe_from=8192,offer=no",
+        meaning: "several rails (Liu, Vishnu, Panda 2004): packets by each rail in turn without rings, rendezvous by write, divided by measured times",
+        text: "spread=round_robin,stripe=adaptive,stripe_from=8192,offer=no,rings=0",
     },
     Named {
         name: "aptus",

@@ -52,7 +52,8 @@ pub struct Settings {
     pub delay: u64,
     /// Number of packets received after which an acknowledgement goes alone at once.
     pub every: u32,
-    /// True if packets that this rank sends carry a checksum. Receivers verify checksums where present.
+    /// True if packets that this rank sends carry a checksum, by connections as well. Receivers verify checksums where
+    /// present. The same at all ranks that have connections.
     pub checksum: bool,
     /// Datagrams from all peers together that may arrive at this rank between two polls.
     pub room: u64,

@@ -134,11 +134,20 @@ impl<P> Outgoing<P> {
         Some((number, self.sendings + 1, &kept.packet))
     }
 
+    /// Records that no rail accepts the next packet. A rail whose sends never complete accepts none for good, so the time
+    /// counts towards [`Expired::Unreachable`].
+    pub fn refused(&mut self, now: u64) {
+        if self.since.is_none() {
+            (self.since, self.heard) = (Some(now), now);
+        }
+    }
+
     /// Records that this packet was sent on a rail.
     pub fn sent(&mut self, number: u64, now: u64, rail: usize) {
         self.sendings += 1;
-        if self.since.is_none() {
-            (self.since, self.heard) = (Some(now), now);
+        self.refused(now);
+        if self.flying == 0 {
+            self.since = Some(now);
         }
         let sendings = self.sendings;
         self.missed[rail].1 = now;

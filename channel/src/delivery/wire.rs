@@ -13,9 +13,10 @@ use crate::wire::{
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A reliable [`Wire`] over one whose datagrams may be lost, duplicated, late or corrupted. Only `Send`s on
-/// rails of [`RailKind::Datagram`] and `Write`s there are changed; all else is passed to the wire below.
+/// rails of [`RailKind::Datagram`] and `Write`s there are changed; all else is passed to the wire below. With checksums,
+/// `Send`s on connections are changed too, and connections neither read nor write in place.
 ///
-/// All datagram rails to a peer share one sequence. Each transmission uses the next rail that is up, so if
+/// All rails to a peer that carry such `Send`s share one sequence, so a packet of a cut connection goes on as a datagram. Each transmission uses the next rail that is up, so if
 /// one is cut the others continue. A rail that silently loses all datagrams is only probed now and then. (The
 /// simulator has several such rails; the provider `verbs` has one.) A `Send` may overtake or follow any other
 /// request on its lane.
@@ -63,11 +64,16 @@ pub(super) const KEPT: usize = 2 * FARTHEST as usize;
 impl<W: Wire> Delivery<W> {
     /// Wraps a wire whose datagrams are unreliable, provided that some arrive.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
-        let rails = wire.rails(false).iter().map(|rail| match rail.kind {
-            RailKind::Datagram => {
-                Rail { longest: rail.longest - HEADER, write: rail.write && !settings.checksum, ..*rail }
+        let covered = |rail: &Rail| covers(rail.kind, settings.checksum);
+        // With checksums any covered rail may take the packets of another.
+        let least = wire.rails(false).iter().filter(|rail| covered(rail)).map(|rail| rail.longest).min();
+        let rails = wire.rails(false).iter().map(|rail| match covered(rail) {
+            true => {
+                let longest = least.filter(|_| settings.checksum).unwrap_or(rail.longest) - HEADER;
+                let read = rail.read && !settings.checksum;
+                Rail { longest, read, write: rail.write && !settings.checksum, ..*rail }
             }
-            RailKind::Connection | RailKind::Memory => *rail,
+            false => *rail,
         });
         Delivery {
             rails: rails.collect(),
@@ -109,6 +115,11 @@ impl<W: Wire> Delivery<W> {
 
     pub(super) fn is_datagrams(&self, lane: Lane) -> bool {
         !self.wire.is_near(lane.peer) && self.rails[lane.rail].kind == RailKind::Datagram
+    }
+
+    /// Returns true if sends on a lane are acknowledged here.
+    fn covers(&self, lane: Lane) -> bool {
+        !self.wire.is_near(lane.peer) && covers(self.rails[lane.rail].kind, self.settings.checksum)
     }
 
     /// Packets that each peer may have in flight: an equal share of this rank's room.
@@ -196,7 +207,10 @@ impl<W: Wire> Delivery<W> {
             let whole = HEADER + packet.head.len();
             head[..HEADER].copy_from_slice(&header.encode(packet.checksum));
             head[HEADER..whole].copy_from_slice(&packet.head);
-            let Some(rail) = send(wire, peer, link.rails(now), &head[..whole], packet.body()) else { break };
+            let Some(rail) = send(wire, peer, link.rails(now), &head[..whole], packet.body()) else {
+                link.outgoing.refused(now);
+                break;
+            };
             link.turn = rail + 1;
             link.outgoing.sent(number, now, rail);
             went = true;
@@ -238,7 +252,7 @@ impl<W: Wire> Delivery<W> {
         self.lost_lane(lane);
         if fails_over_first {
             let others = (0..self.rails.len()).map(|rail| Lane { rail, ..lane });
-            let others: Vec<_> = others.filter(|other| *other != lane && self.is_datagrams(*other)).collect();
+            let others: Vec<_> = others.filter(|other| *other != lane && self.covers(*other)).collect();
             others.into_iter().for_each(|other| self.wire.connect(other));
         }
     }
@@ -276,6 +290,16 @@ impl<W: Wire> Delivery<W> {
                 self.active.push(peer);
             }
         }
+    }
+}
+
+/// Returns true if sends on rails of this kind are acknowledged: datagrams, and with checksums connections too. What a
+/// connection has delivered may be damaged on its way through the host.
+fn covers(kind: RailKind, checksum: bool) -> bool {
+    match kind {
+        RailKind::Datagram => true,
+        RailKind::Connection => checksum,
+        RailKind::Memory => false,
     }
 }
 
@@ -321,6 +345,9 @@ impl<W: Wire> Wire for Delivery<W> {
     }
 
     fn disconnect(&mut self, lane: Lane) {
+        if let Some(link) = self.links.get_mut(&lane.peer) {
+            link.up[lane.rail] = false;
+        }
         self.wire.disconnect(lane);
     }
 
@@ -397,7 +424,7 @@ impl<W: Wire> Wire for Delivery<W> {
 
     fn post(&mut self, lane: Lane, request: Request<'_, W::Memory>) -> Result<(), Busy> {
         let (head, body) = match request {
-            Request::Send { head, body } if self.is_datagrams(lane) => (head, body),
+            Request::Send { head, body } if self.covers(lane) => (head, body),
             Request::Write { from, to, at, token } if self.is_datagrams(lane) => {
                 return self.write(lane, from, (to, at), token);
             }
@@ -408,7 +435,12 @@ impl<W: Wire> Wire for Delivery<W> {
             return Err(Busy);
         }
         let packet = Packet::new(&mut self.wire, head, body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
-        self.link(lane.peer).outgoing.push(packet);
+        let checksum = self.settings.checksum;
+        let link = self.link(lane.peer);
+        link.outgoing.push(packet);
+        if checksum {
+            link.turn = lane.rail;
+        }
         self.flush(lane.peer, false);
         self.attend(lane.peer);
         Ok(())
@@ -429,13 +461,13 @@ impl<W: Wire> Wire for Delivery<W> {
                     self.turn();
                     return self.events.pop_front().or(none);
                 }
-                Some(Event::Arrived { lane, slot, at, length }) if self.is_datagrams(lane) => {
+                Some(Event::Arrived { lane, slot, at, length }) if self.covers(lane) => {
                     let event = self.arrived(lane, slot, at, length);
                     if event.is_some() {
                         return event;
                     }
                 }
-                Some(Event::Up(lane)) if self.is_datagrams(lane) => {
+                Some(Event::Up(lane)) if self.covers(lane) => {
                     if !self.over.contains(&lane.peer) {
                         let link = self.link(lane.peer);
                         (link.up[lane.rail], link.down) = (true, None);
@@ -444,7 +476,7 @@ impl<W: Wire> Wire for Delivery<W> {
                     }
                 }
                 Some(Event::Done(token, _)) if windows::is_token(token) => self.gone(token),
-                Some(Event::Cut(lane)) if self.is_datagrams(lane) => self.cut(lane),
+                Some(Event::Cut(lane)) if self.covers(lane) => self.cut(lane),
                 event => return event,
             }
         }

@@ -112,7 +112,9 @@ impl<W: Wire> Engine<W> {
         }
         let routes = Each::of(|near| Routes::new(of(near), rank, rails[near], wire.fails_over()));
         let polling = Each::of(|near| {
-            let rings = if routes[near].marker.is_some() { of(near).rings } else { 0 };
+            // Packets in rings have no checksum.
+            let may = routes[near].marker.is_some() && (near || !config.checksum);
+            let rings = if may { of(near).rings } else { 0 };
             PollingSet::new(rings, of(near).ring_after, of(near).order)
         });
         Ok(Engine {
@@ -323,7 +325,7 @@ impl<W: Wire> Engine<W> {
             let near = self.wire.is_near(rank);
             let routes = &mut self.routes[near];
             routes.add_peer();
-            self.peers.insert(rank, Peer::new(rank, near, &self.config, routes));
+            self.peers.insert(rank, Peer::new(self.rank, rank, near, &self.config, routes));
             for rail in routes.first() {
                 self.connect(Lane { peer: rank, rail });
             }

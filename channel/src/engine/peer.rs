@@ -36,7 +36,7 @@ pub(super) struct Peer<M> {
 }
 
 impl<M> Peer<M> {
-    pub fn new(rank: Rank, near: bool, config: &Config, routes: &Routes) -> Peer<M> {
+    pub fn new(me: Rank, rank: Rank, near: bool, config: &Config, routes: &Routes) -> Peer<M> {
         let &Routes { short_below, ring, window, ref rails, .. } = routes;
         Peer {
             rank,
@@ -49,7 +49,7 @@ impl<M> Peer<M> {
             tx: Transmit::new(window),
             rx: Inbound::new(),
             credits: Credits::new(config.floor, window, ring.slots),
-            transfers: Transfers::new(Weights::new(config.stripe, rails.iter().map(|rail| rail.bandwidth))),
+            transfers: Transfers::new(Weights::new(config.stripe, me, rails.iter().map(|rail| rail.bandwidth))),
             failover: None,
         }
     }

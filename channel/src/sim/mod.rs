@@ -4,12 +4,14 @@
 //! Every function is `#[inline]`, so that only programs that call the simulator compile it and the engine on it. Without
 //! the attribute, each build of the library takes three times the time.
 
+mod adapter;
 mod memory;
 mod net;
 pub mod skeletons;
 mod traffic;
 mod wire;
 
+pub use adapter::Adapter;
 pub use memory::SimMemory;
 pub use traffic::{Arrivals, Traffic, Volume};
 pub use wire::SimWire;
@@ -56,14 +58,16 @@ pub struct Conditions {
     pub windows: usize,
     /// True if puts become visible in pieces.
     pub torn: bool,
-    /// Number of ranks on a host. They share the rails of [`RailKind::Memory`] and no others. 0 if no rail is
-    /// of that kind.
+    /// Number of ranks on a host. They share the rails of [`RailKind::Memory`] and no others, and the host's
+    /// adapters. 0 if no rail is of that kind; then each rank has a host.
     pub host: Rank,
     /// Configuration for peers on the same host, if it differs from that for other peers; see
     /// [`Engine::with_near`].
     pub near: Option<Config>,
     /// Faults of sends on rails of [`RailKind::Datagram`].
     pub faults: Option<Faults>,
+    /// Costs of adapters and processors.
+    pub adapter: Adapter,
 }
 
 /// Faults of datagrams, per thousand of each. A datagram that finds no slot is lost as well.
@@ -113,6 +117,7 @@ impl Default for Conditions {
             host: 0,
             near: None,
             faults: None,
+            adapter: Adapter::default(),
         }
     }
 }
@@ -253,6 +258,10 @@ impl<W: Wire<Memory = SimMemory>> Sim<W> {
         let rank = self.net.borrow_mut().next_turn()?;
         if !self.stopped[rank as usize] {
             let engine = &mut self.engines[rank as usize];
+            self.net.borrow_mut().works(rank, |costs| match costs.look {
+                0 => 0,
+                look => look * engine.channels().rings as u64,
+            });
             let worked = engine.progress() > 0;
             let due = engine.due();
             let net = &mut *self.net.borrow_mut();

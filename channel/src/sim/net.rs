@@ -1,7 +1,8 @@
 //! The network of a simulated job: lanes in virtual time.
 
+use super::adapter::Adapters;
 use super::memory::{self, Run, SimMemory};
-use super::{Arrivals, Conditions, Faults, Traffic};
+use super::{Adapter, Arrivals, Conditions, Faults, Traffic};
 use crate::wire::{Event, Key, Lane, Left, RAILS, RailKind, Rank, Why, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -25,6 +26,7 @@ pub(super) struct Net {
     /// Datagrams in flight: sender, receiver, rail and content.
     datagrams: BTreeMap<u64, (Rank, Rank, usize, Thrown)>,
     pub keys: u64,
+    adapters: Adapters,
 }
 
 /// State of one rank in the network.
@@ -43,6 +45,8 @@ pub(super) struct SimRank {
     pub arrivals: Arrivals,
     /// Time until which the rank is busy making connections.
     connecting: u64,
+    /// Time until which the rank's processor is busy.
+    busy: u64,
     /// Time until which each datagram queue is busy; the first is the next to use.
     pub queues: VecDeque<u64>,
 }
@@ -165,6 +169,7 @@ impl Net {
             waiting: BTreeSet::new(),
             datagrams: BTreeMap::new(),
             keys: 0,
+            adapters: Adapters::default(),
         }
     }
 
@@ -180,8 +185,11 @@ impl Net {
                 Happening::Turn(rank) => {
                     let place = &mut self.ranks[rank as usize];
                     // Only the earliest requested turn counts.
-                    if place.turn_at.take_if(|turn| *turn == at).is_some() && !place.dead {
-                        return Some(rank);
+                    let counts = place.turn_at.take_if(|turn| *turn == at).is_some() && !place.dead;
+                    match place.busy {
+                        busy if counts && busy > at => self.turn(rank, busy),
+                        _ if counts => return Some(rank),
+                        _ => {}
                     }
                 }
                 Happening::Told(rank, peer, rail, told) => {
@@ -234,7 +242,7 @@ impl Net {
         for lane @ (from, to, rail) in ended {
             self.lanes.remove(&lane);
             if to == rank && from != rank {
-                let at = self.now + self.latency();
+                let at = self.now + self.latency(rail);
                 let told = if *told == Told::Died { Told::Died } else { Told::Unreachable };
                 self.happens(at, Happening::Told(from, rank, rail, told));
             }
@@ -300,7 +308,7 @@ impl Net {
         let made = if is_new && a != b { self.made(a, b, rail) } else { self.now };
         for (from, to) in [(a, b), (b, a)] {
             if !self.lanes.contains_key(&(from, to, rail)) && !self.ranks[to as usize].dead {
-                let at = made + self.latency();
+                let at = made + self.latency(rail);
                 let generation = self.happened;
                 self.lanes.insert((from, to, rail), Flights { generation, ..Flights::default() });
                 self.happens(at, Happening::Told(from, to, rail, Told::Up(generation)));
@@ -323,13 +331,13 @@ impl Net {
         if takes > 0 { both[0].max(both[1]) } else { self.now }
     }
 
-    /// Time at which a datagram posted now leaves its queue.
+    /// Time at which a datagram posted at `from` leaves its queue.
     #[inline]
-    pub fn queued(&mut self, rank: Rank) -> u64 {
+    pub fn queued(&mut self, rank: Rank, from: u64) -> u64 {
         let (queues, takes) = self.conditions.queues;
         let place = &mut self.ranks[rank as usize].queues;
         place.resize(queues.max(1), 0);
-        let until = place.pop_front().unwrap_or(0).max(self.now) + takes;
+        let until = place.pop_front().unwrap_or(0).max(from) + takes;
         place.push_back(until);
         until
     }
@@ -360,8 +368,33 @@ impl Net {
     }
 
     #[inline]
-    pub fn latency(&mut self) -> u64 {
-        self.rng.u64(self.conditions.latency.clone())
+    pub fn latency(&mut self, rail: usize) -> u64 {
+        let more = self.conditions.adapter.latency.get(rail).copied().unwrap_or(0);
+        self.rng.u64(self.conditions.latency.clone()) + more
+    }
+
+    /// Occupies the processor of a rank, and returns the time at which it is free again.
+    #[inline]
+    pub fn works(&mut self, rank: Rank, takes: impl FnOnce(&Adapter) -> u64) -> u64 {
+        let busy = &mut self.ranks[rank as usize].busy;
+        *busy = self.now.max(*busy) + takes(&self.conditions.adapter);
+        *busy
+    }
+
+    /// Passes a request of this length, which is posted at `begins`, through the adapters of both ends. Returns the times at
+    /// which its bytes begin to leave, and have passed.
+    #[inline]
+    pub fn cross(&mut self, (from, to, rail): (Rank, Rank, usize), begins: u64, bytes: u64) -> [u64; 2] {
+        let is_datagram = self.conditions.rails[rail].kind == RailKind::Datagram;
+        let costs = &self.conditions.adapter;
+        let mut cross = |rank: Rank, peer: Rank, from: u64| {
+            let host = rank / self.conditions.host.max(1);
+            let queue_pair = (rank, if is_datagram { rank } else { peer });
+            self.adapters.cross(costs, (host, rail), queue_pair, from, bytes)
+        };
+        let [leaves, passed] = cross(from, to, begins);
+        let [_, arrived] = cross(to, from, leaves);
+        [leaves, passed.max(arrived)]
     }
 
     #[inline]
@@ -389,7 +422,7 @@ impl Net {
                 continue;
             }
             let later = if self.happens_of(late) { self.rng.u64(delay.clone()) } else { 0 };
-            let at = at + self.latency() + later;
+            let at = at + self.latency(rail) + later;
             self.datagrams.insert(self.happened, (from, to, rail, what.clone()));
             self.happens(at, Happening::Datagram(self.happened));
         }
@@ -436,7 +469,7 @@ impl Net {
         if !self.passes((from, to, rail), generation) {
             return;
         }
-        let known = self.now + self.latency();
+        let known = self.now + self.latency(rail);
         let now = self.now;
         let Some(lane) = self.lanes.get_mut(&(from, to, rail)) else { return };
         let Some(flight) = lane.queue.front_mut() else { return };

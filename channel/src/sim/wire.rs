@@ -55,7 +55,7 @@ impl Wire for SimWire {
     fn connect(&mut self, lane: Lane) {
         let Lane { rail, .. } = self.number(lane);
         let net = &mut *self.net.borrow_mut();
-        let at = net.now + net.latency();
+        let at = net.now + net.latency(rail);
         if net.ranks[lane.peer as usize].dead {
             return net.happens(at, Happening::Told(self.rank, lane.peer, rail, Told::Died));
         }
@@ -326,13 +326,20 @@ impl Wire for SimWire {
             Flying::Datagram(..) | Flying::Write { .. } | Flying::Read { .. } => &mut traffic.moves,
         };
         *of += Volume { requests: 1, bytes: length as u64 };
-        let latency = net.latency();
-        let begins = if rail.kind == RailKind::Datagram { net.queued(self.rank) } else { net.now };
+        let latency = net.latency(lane.rail);
         let lane = (self.rank, lane.peer, lane.rail);
+        let [begins, passed] = match rail.kind {
+            RailKind::Memory => [net.now; 2],
+            kind => {
+                let posted = net.works(self.rank, |costs| costs.post);
+                let begins = if kind == RailKind::Datagram { net.queued(self.rank, posted) } else { posted };
+                net.cross(lane, begins, length as u64)
+            }
+        };
         let flights = net.lanes.get_mut(&lane).expect("looked up above");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
         flights.free_at = flights.free_at.max(begins) + length as u64 * net.conditions.picoseconds * slower / 1000;
-        let (at, generation) = (flights.free_at, flights.generation);
+        let (at, generation) = (flights.free_at.max(passed), flights.generation);
         let what = match (what, &net.conditions.faults, rail.kind) {
             (Flying::Send(bytes), Some(_), RailKind::Datagram) => Flying::Datagram(Thrown::Send(bytes), None),
             (what, ..) => what,
@@ -386,7 +393,11 @@ impl Wire for SimWire {
             }
             _ => 0,
         };
-        let (_, event) = inbox.remove(at)?;
+        let (lane, event) = inbox.remove(at)?;
+        let is_completion = matches!(event, Event::Arrived { .. } | Event::Done(..) | Event::Immediate(..));
+        if is_completion && net.conditions.rails[lane.rail].kind != RailKind::Memory {
+            net.works(self.rank, |costs| costs.completion);
+        }
         Some(event.on(|lane| self.lane(lane)))
     }
 

@@ -22,7 +22,7 @@ fn config_text_sets_every_field() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136,marker=second, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,overdraft=64,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
-         pipe_zero_copy_from=9,paths=ud,connections=4,connect_after=0,count_windows=yes,ud_lanes=16,checksum=yes,rules=MSG_SIZE < 7, UD-SR, TRUE, Copy-Based",
+         pipe_zero_copy_from=9,paths=ud,connections=4,connect_after=0,count_windows=yes,ud_lanes=16,ud_buffers=64,checksum=yes,rules=MSG_SIZE < 7, UD-SR, TRUE, Copy-Based",
     );
     let Config { floor, batch, .. } = Config::default();
     let expected = Config {
@@ -51,6 +51,7 @@ fn config_text_sets_every_field() {
         count_windows: true,
         paths: Paths::Datagrams,
         ud_lanes: 16,
+        ud_buffers: 64,
         checksum: true,
     };
     assert_eq!(all, expected);
@@ -71,7 +72,13 @@ fn config_text_sets_every_field() {
     ] {
         assert_eq!(config(&format!("spread={text}")).spread, spread);
     }
-    for (text, stripe) in [("weighted", Stripe::Weighted), ("adaptive", Stripe::Adaptive), ("pull", Stripe::Pull)] {
+    for (text, stripe) in [
+        ("weighted", Stripe::Weighted),
+        ("weights:64:1", Stripe::Given([64, 1, 0, 0])),
+        ("binding", Stripe::Binding),
+        ("adaptive", Stripe::Adaptive),
+        ("pull", Stripe::Pull),
+    ] {
         assert_eq!(config(&format!("stripe={text}")).stripe, stripe);
     }
     for (text, step) in
@@ -91,7 +98,7 @@ fn invalid_config_error_names_the_expected_values() {
         refused("egaer=1"),
         "unknown field \"egaer\"; expected one of eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
          zero_copy_from, spread, stripe, stripe_from, offer, read_waiting, credit_delay, budget, overdraft, pipe, pipe_chunk, pipe_chunks, \
-         pipe_zero_copy_from, paths, connections, connect_after, count_windows, ud_lanes, checksum, rules"
+         pipe_zero_copy_from, paths, connections, connect_after, count_windows, ud_lanes, ud_buffers, checksum, rules"
     );
     assert_eq!(refused("rings"), "\"rings\" is neither FIELD=VALUE nor one of ics, ipdps, multirail, aptus, rc, ud");
     assert_eq!(
@@ -123,6 +130,14 @@ fn invalid_config_error_names_the_expected_values() {
         "spread=window:0",
         "spread=window:65",
         "stripe=odd",
+        "stripe=weights",
+        "stripe=weights:",
+        "stripe=weights:0:1",
+        "stripe=weights:4:0:1",
+        "stripe=weights:65",
+        "stripe=weights:1:1:1:1:1",
+        "ud_buffers=63",
+        "ud_buffers=16385",
         "budget=1073741825",
         "overdraft=63",
         "overdraft=1073741825",
@@ -148,7 +163,7 @@ fn field_value_reads_back_as_config() {
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,marker=rail,rings=8,ring_after=16,order=circular,window=64,\
                     zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,read_waiting=no,credit_delay=50000,budget=4194304,overdraft=1073741824,pipe=read,\
-                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,count_windows=no,ud_lanes=4,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
+                    pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,count_windows=no,ud_lanes=4,ud_buffers=1024,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
                     MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based";
     assert_eq!(fields.join(","), expected);
     let said = config(expected);

@@ -308,11 +308,12 @@ fn incast_senders_share_the_receivers_slots() {
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
-/// A wire of which one rail accepts all datagrams and delivers none, from a given time on.
+/// A wire of which one rail delivers nothing from a given time on. It accepts all datagrams, or `refuses` them.
 struct Mute {
     wire: SimWire,
     rail: usize,
     from: u64,
+    refuses: bool,
     lost: Rc<RefCell<u64>>,
 }
 
@@ -322,7 +323,7 @@ impl Wire for Mute {
     fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         if lane.rail == self.rail && self.wire.now() >= self.from {
             *self.lost.borrow_mut() += 1;
-            return Ok(());
+            return if self.refuses { Err(Busy) } else { Ok(()) };
         }
         self.wire.post(lane, request)
     }
@@ -376,7 +377,10 @@ fn rail_that_loses_all_packets_is_avoided() {
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
     let config = || Config { spread: Spread::RoundRobin, ..config() };
-    let over = |wire| Delivery::new(Mute { wire, rail: 1, from: 200_000, lost: lost.clone() }, Settings::default());
+    let over = |wire| {
+        let mute = Mute { wire, rail: 1, from: 200_000, refuses: false, lost: lost.clone() };
+        Delivery::new(mute, Settings::default())
+    };
     let mut sim = Sim::over(7, conditions, vec![config(); 2], over).unwrap();
     for number in 0..500 {
         sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 4000), 4000, false);
@@ -389,6 +393,33 @@ fn rail_that_loses_all_packets_is_avoided() {
     let (lost, resends) = (*lost.borrow(), sim.engine(0).counters().resends);
     // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
     assert!((8..100).contains(&lost) && resends >= 8, "{lost} packets lost, {resends} resent");
+}
+
+/// An adapter that never reports that its sends are complete accepts no more once its queue is full.
+#[test]
+fn rail_that_refuses_for_good_loses_the_peer() {
+    let settings = Settings { give_up: 10_000_000, ..Settings::default() };
+    let over = |wire| {
+        let mute = Mute { wire, rail: 0, from: 50_000_000, refuses: true, lost: Rc::default() };
+        Delivery::new(mute, settings)
+    };
+    let mut sim = Sim::over(7, conditions(NONE), vec![config(); 2], over).unwrap();
+    let ping = |sim: &mut Sim<Delivery<Mute>>| {
+        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
+        sim.engine(0).send(1, 0, 0, SimMemory::zero(8), 8, true);
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() && sim.now() < 1_000_000_000 {}
+        sim.engine(0).completed().expect("the send ends").result
+    };
+    assert!(ping(&mut sim).is_ok());
+    assert!(sim.now() < 50_000_000);
+    sim.wake(0, 50_000_000);
+    sim.step();
+    let began = sim.now();
+    let lost = ping(&mut sim).unwrap_err();
+    assert_eq!(lost, Error::PeerFailure { rank: 1, lost: PeerFailure::Unreachable });
+    let took = sim.now() - began;
+    assert!((10_000_000..12_000_000).contains(&took), "{took} ns");
 }
 
 #[test]
@@ -407,6 +438,124 @@ fn checksum_detects_flipped_bits() {
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 10_000);
     assert!(sim.engine(1).counters().spoiled > 30);
+}
+
+/// A wire that flips a bit of each fifth packet that arrives.
+struct Flip {
+    wire: SimWire,
+    came: usize,
+}
+
+impl Wire for Flip {
+    type Memory = SimMemory;
+
+    fn poll(&mut self) -> Option<Event<SimMemory>> {
+        let event = self.wire.poll();
+        if let Some(Event::Arrived { slot, at, length, .. }) = &event {
+            self.came += 1;
+            if self.came.is_multiple_of(5) {
+                let at = at + self.came % length;
+                let mut byte = [0];
+                slot.read(at, &mut byte);
+                SimMemory::bytes(&[byte[0] ^ 4]).copy(0, 1, slot, at);
+            }
+        }
+        event
+    }
+
+    fn rails(&self, near: bool) -> &[Rail] {
+        self.wire.rails(near)
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.wire.connect(lane);
+    }
+
+    fn abort_peer(&mut self, peer: Rank) {
+        self.wire.abort_peer(peer);
+    }
+
+    fn take(&mut self, length: usize) -> Option<SimMemory> {
+        self.wire.take(length)
+    }
+
+    fn give(&mut self, memory: SimMemory) {
+        self.wire.give(memory);
+    }
+
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(SimMemory, Key)> {
+        self.wire.ring(peer, length)
+    }
+
+    fn reads(&mut self, lane: Lane) -> bool {
+        self.wire.reads(lane)
+    }
+
+    fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
+        self.wire.register(memory, lane)
+    }
+
+    fn release(&mut self, lane: Lane, key: Key) {
+        self.wire.release(lane, key);
+    }
+
+    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        self.wire.post(lane, request)
+    }
+
+    fn now(&self) -> u64 {
+        self.wire.now()
+    }
+}
+
+/// Short messages would take a ring, long ones would be read or written in place.
+#[test]
+fn checksum_covers_connections() {
+    let settings = Settings { checksum: true, ..Settings::default() };
+    let config = Config { checksum: true, ring_after: 1, ..Config::default() };
+    let over = |wire| Delivery::new(Flip { wire, came: 0 }, settings);
+    let mut sim = Sim::over(9, Conditions::default(), vec![config; 2], over).unwrap();
+    for length in [100, 100_000] {
+        for number in 0..100 {
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, length), length, false);
+        }
+        let receives = Receives::post(&mut sim, 1, 100);
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() {}
+        receives.check(&mut sim, 1, length);
+    }
+    let traffic = sim.traffic(0)[0];
+    assert_eq!((traffic.puts.requests, traffic.moves.requests), (0, 0), "a packet without a checksum");
+    assert!(sim.engine(1).counters().spoiled > 100, "{:?}", sim.engine(1).counters());
+}
+
+#[test]
+fn checked_packets_of_a_cut_connection_go_on_as_datagrams() {
+    let mut conditions = conditions(NONE);
+    let datagrams = conditions.rails[0];
+    conditions.rails.insert(0, Rail { kind: RailKind::Connection, longest: 16 << 10, ..datagrams });
+    let settings = Settings { checksum: true, ..Settings::default() };
+    let config = Config { checksum: true, connect_after: 1, ..config() };
+    let mut sim = Sim::over(9, conditions, vec![config; 2], |wire| Delivery::new(wire, settings)).unwrap();
+    let sends = |sim: &mut Sim<Wires>, cut: bool| {
+        let before = sim.traffic(0).map(|traffic| traffic.sends.requests);
+        for number in 0..100 {
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 10_000), 10_000, false);
+        }
+        let receives = Receives::post(sim, 1, 100);
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        (0..50).for_each(|_| _ = sim.step());
+        sim.cut(0, cut);
+        while sim.step().is_some() {}
+        receives.check(sim, 1, 10_000);
+        let after = sim.traffic(0).map(|traffic| traffic.sends.requests);
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    let [connection, _] = sends(&mut sim, false);
+    assert!(connection > 0);
+    sends(&mut sim, true);
+    let [cut, datagrams] = sends(&mut sim, true);
+    assert!(cut == 0 && datagrams >= 300, "{cut} by the cut connection, {datagrams} datagrams");
 }
 
 #[test]

@@ -304,6 +304,26 @@ fn peer_limits_packets_in_flight() {
     assert_eq!(job.outgoing.next(), None);
 }
 
+/// A rail whose sends never complete accepts no more.
+#[test]
+fn packet_that_no_rail_accepts_ends_the_peer() {
+    let mut outgoing = Outgoing::new(&SETTINGS);
+    outgoing.push(());
+    let mut now = 1_000_000;
+    while outgoing.expire(now) != Expired::Unreachable {
+        outgoing.refused(now);
+        now += 1000;
+        assert!(now < 2_000_000, "refusals do not count");
+    }
+    assert_eq!(now, 1_400_000);
+    // A packet that was accepted late has the whole timeout of 10 thousand.
+    let mut outgoing = Outgoing::new(&SETTINGS);
+    outgoing.push(());
+    outgoing.refused(0);
+    outgoing.sent(0, 9000, 0);
+    assert_eq!([outgoing.expire(18_999), outgoing.expire(19_000)], [Expired::No, Expired::Again]);
+}
+
 #[test]
 fn silent_peer_becomes_unreachable() {
     let mut outgoing = Outgoing::new(&SETTINGS);

@@ -2,6 +2,7 @@
 
 mod model;
 
+mod adapter;
 mod config;
 mod connections;
 mod cost;

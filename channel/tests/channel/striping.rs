@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use transom_channel::sim::{Conditions, Sim, SimMemory};
 use transom_channel::striping::{FLOOR, Part, Spread, Stripe, TOTAL, Timed, Weights};
-use transom_channel::wire::Rail;
-use transom_channel::{Config, RecvTarget, Select};
+use transom_channel::wire::{Rail, RailKind};
+use transom_channel::{Changes, Config, RecvTarget, Select};
 
 fn rail(bandwidth: u32) -> Rail {
     Rail { bandwidth, ..Conditions::default().rails[0] }
@@ -41,12 +41,12 @@ fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
 
 #[test]
 fn message_is_divided_by_rail_weights() {
-    let even = Weights::new(Stripe::Even, [400, 100, 400].into_iter());
+    let even = Weights::new(Stripe::Even, 0, [400, 100, 400].into_iter());
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
     assert_eq!(lengths(&cut(&even, 10, &[2, 1], 11)), [(1, 0, 10)], "expected the first of equal rails");
     assert_eq!(lengths(&cut(&even, 0, &[1], 1)), [(1, 0, 0)]);
-    let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
+    let weighted = Weights::new(Stripe::Weighted, 0, [400, 100].into_iter());
     assert_eq!(weighted.now(), [2458, 614]);
     // Whole cells: 255 of 256 are 0.8 * 256, rounded down.
     assert_eq!(lengths(&cut(&weighted, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
@@ -56,12 +56,59 @@ fn message_is_divided_by_rail_weights() {
         "expected the heaviest rail alone"
     );
     assert_eq!(
-        Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(),
+        Weights::new(Stripe::Weighted, 0, [400, 0].into_iter()).now(),
         [1536, 1536],
         "expected equal weights for an unknown bandwidth"
     );
-    assert_eq!(Weights::new(Stripe::Weighted, [1000, 1].into_iter()).now(), [3024, 48], "expected the smallest weight");
-    assert_eq!(Weights::new(Stripe::Adaptive, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
+    assert_eq!(
+        Weights::new(Stripe::Weighted, 0, [1000, 1].into_iter()).now(),
+        [3024, 48],
+        "expected the smallest weight"
+    );
+    assert_eq!(Weights::new(Stripe::Adaptive, 0, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
+}
+
+#[test]
+fn given_weights_divide_whatever_ports_declare() {
+    let given = Weights::new(Stripe::Given([4, 1, 0, 0]), 0, [100, 100].into_iter());
+    // 3072 * 4 / 5 = 2457.6; the heaviest takes the remainder.
+    assert_eq!(given.now(), [2458, 614]);
+    assert_eq!(lengths(&cut(&given, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
+    // A third rail without a weight has the smallest.
+    assert_eq!(Weights::new(Stripe::Given([4, 1, 0, 0]), 0, [1, 1, 1].into_iter()).now(), [2410, 614, 48]);
+}
+
+#[test]
+fn bound_message_takes_its_ranks_rail_whole() {
+    for rank in 0..4 {
+        let bound = Weights::new(Stripe::Binding, rank, [100, 400].into_iter());
+        let own = rank as usize % 2;
+        assert_eq!(lengths(&cut(&bound, 1 << 30, &[0, 1], 1)), [(own, 0, 1 << 30)], "rank {rank}");
+        assert_eq!(lengths(&cut(&bound, 1 << 30, &[1 - own], 1)), [(1 - own, 0, 1 << 30)], "rank {rank}");
+    }
+}
+
+/// Two ranks of a host send at once, each by its rail.
+#[test]
+fn ranks_of_a_host_are_bound_to_different_rails() {
+    let bytes = |text: &str| {
+        let rails = vec![rail(1), rail(1), Rail { kind: RailKind::Memory, ..rail(1) }];
+        let conditions = Conditions { rails, host: 2, ..Conditions::default() };
+        let config = text.parse::<Changes>().unwrap().of(Config::default());
+        let mut sim = Sim::new(3, 4, conditions, &config).unwrap();
+        for _ in 0..2 {
+            for (from, to) in [(0, 2), (1, 3)] {
+                let select = Select { context: 0, source: Some(from), tag: None };
+                sim.engine(to).receive(select, RecvTarget::Into(SimMemory::zero(1 << 20), 1 << 20));
+                sim.engine(from).send(to, 0, 0, SimMemory::pattern(1, 1 << 20), 1 << 20, false);
+            }
+            (0..4).for_each(|rank| sim.wake(rank, 0));
+            while sim.step().is_some() {}
+        }
+        [0, 1].map(|rank| [0, 1].map(|rail| sim.traffic(rank)[rail].moves.bytes))
+    };
+    assert_eq!(bytes("stripe=binding,offer=no"), [[2 << 20, 0], [0, 2 << 20]]);
+    assert_eq!(bytes("stripe=even,offer=no"), [[1 << 20, 1 << 20]; 2]);
 }
 
 /// Learns from stripes that took the times in `took`.
@@ -76,7 +123,7 @@ fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
 
 #[test]
 fn adaptive_weights_follow_formula_four() {
-    let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
+    let mut weights = Weights::new(Stripe::Adaptive, 0, [1, 1].into_iter());
     // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; the heaviest rail takes the remainder.
     let parts = cut(&weights, 1 << 20, &[0, 1], 1);
     learn(&mut weights, &parts, &[1000, 4000]);
@@ -92,13 +139,13 @@ fn adaptive_weights_follow_formula_four() {
     (0..9).for_each(|_| learn(&mut weights, &parts, &[1, 1_000_000_000]));
     assert_eq!(weights.now(), [3024, 48]);
     // A rail that the message did not use keeps its weight; the other rails share theirs.
-    let mut three = Weights::new(Stripe::Adaptive, [1, 1, 1].into_iter());
+    let mut three = Weights::new(Stripe::Adaptive, 0, [1, 1, 1].into_iter());
     let parts = cut(&three, 1 << 20, &[0, 2], 1);
     learn(&mut three, &parts, &[1000, 3000]);
     assert_eq!(three.now(), [1485, 1024, 563]);
     // The rails of a message have hardly more than the floor together: the heaviest alone cannot give what
     // the third lacks.
-    let mut four = Weights::new(Stripe::Adaptive, [1, 1, 1, 1].into_iter());
+    let mut four = Weights::new(Stripe::Adaptive, 0, [1, 1, 1, 1].into_iter());
     for slow in [0, 1, 2, 0, 1, 2] {
         let parts = cut(&four, 3 << 20, &[slow, 3], 1);
         learn(&mut four, &parts, &[1_000_000_000, 1]);
@@ -110,8 +157,8 @@ fn adaptive_weights_follow_formula_four() {
         learn(&mut four, &parts, took);
         assert_eq!(four.now(), then);
     }
-    for policy in [Stripe::Even, Stripe::Weighted] {
-        let mut weights = Weights::new(policy, [1, 1].into_iter());
+    for policy in [Stripe::Even, Stripe::Weighted, Stripe::Given([1, 1, 0, 0])] {
+        let mut weights = Weights::new(policy, 0, [1, 1].into_iter());
         let parts = cut(&weights, 1 << 20, &[0, 1], 1);
         learn(&mut weights, &parts, &[1000, 4000]);
         assert_eq!(weights.now(), [1536, 1536], "the weights of {policy:?} changed");
@@ -120,7 +167,7 @@ fn adaptive_weights_follow_formula_four() {
 
 #[test]
 fn pull_policy_divides_stripes_into_pieces() {
-    let mut pull = Weights::new(Stripe::Pull, [1, 1].into_iter());
+    let mut pull = Weights::new(Stripe::Pull, 0, [1, 1].into_iter());
     let pieces = in_pieces(&pull, 1 << 20, &[0, 1], 65536);
     assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
     assert_eq!(in_pieces(&pull, 1 << 30, &[0, 1], 65536).len(), 32, "expected at most 32 pieces");
@@ -147,11 +194,14 @@ proptest! {
     /// Holds for all weights, whatever was learnt before.
     #[test]
     fn every_byte_is_in_exactly_one_stripe(
-        policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull)],
+        policy in prop_oneof![
+            Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull), Just(Stripe::Binding),
+            Just(Stripe::Given([7, 1, 64, 0])),
+        ],
         bandwidths in prop::collection::vec(0_u32..1000, 1..=4),
         steps in prop::collection::vec((0_u64..1 << 40, 0_u8..16, 0_u64..1 << 20, prop::array::uniform4(any::<u32>())), 1..20),
     ) {
-        let mut weights = Weights::new(policy, bandwidths.iter().copied());
+        let mut weights = Weights::new(policy, 0, bandwidths.iter().copied());
         for (length, mask, least, took) in steps {
             let rails: Vec<usize> = (0..bandwidths.len()).filter(|rail| mask >> rail & 1 == 1).collect();
             let rails = if rails.is_empty() { vec![0] } else { rails };
@@ -370,6 +420,29 @@ fn further_rails_are_connected_on_demand() {
     assert_eq!(packets(Spread::Binding, 100).0[1], 0);
     assert!(!packets(Spread::First, (128 << 10) - 1).1);
     assert!(packets(Spread::First, 128 << 10).1);
+}
+
+/// Rings post to the first rail. A peer with one would receive all short messages by it.
+#[test]
+fn multirail_stream_alternates_rails_for_good() {
+    let packets = |text: &str| {
+        let conditions = Conditions { rails: vec![rail(1); 2], ..Conditions::default() };
+        let config = text.parse::<Changes>().unwrap().of(Config::default());
+        let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
+        for number in 0..200 {
+            sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 8), 8, false);
+            [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
+            while sim.step().is_some() {}
+            assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(number));
+        }
+        let [first, second, ..] = sim.traffic(0);
+        [first.sends.requests, second.sends.requests, first.puts.requests + second.puts.requests]
+    };
+    // The first packet goes before the second rail is up.
+    let [first, second, puts] = packets("multirail");
+    assert!(first.abs_diff(second) <= 2 && first + second >= 200 && puts == 0, "{first}, {second}, {puts} in rings");
+    assert!(packets("multirail,rings=8")[2] > 150, "the stream is too short for a ring");
 }
 
 /// A rail that is full, or never comes up, delays no packet.

@@ -55,7 +55,7 @@ impl Service {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
             rails
-                .map(|(rail, lanes)| Self::prepare(rail, (settings.paths, lanes), job.rank()))
+                .map(|(rail, mail)| Self::prepare(rail, (settings.paths, mail), job.rank()))
                 .collect::<Result<Vec<_>, _>>()
         });
         let mine = made.as_ref().map_or(Vec::new(), |made| {
@@ -156,7 +156,7 @@ impl Service {
         rail.checked_sub(1).map_or(&self.core, |further| &self.further[further].core)
     }
 
-    fn prepare(rail: Rail, (paths, lanes): (Paths, Option<usize>), me: Rank) -> Result<Prepared, VerbsError> {
+    fn prepare(rail: Rail, (paths, mail): (Paths, Option<(usize, u32)>), me: Rank) -> Result<Prepared, VerbsError> {
         let random_numbers = |source| VerbsError::system("drawing random numbers", source);
         // Q_Keys with the highest bit set are reserved for privileged consumers.
         let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
@@ -170,8 +170,8 @@ impl Service {
             responder_resources,
             initiator_depth,
         };
-        let mail = match lanes {
-            Some(lanes) => Some(Mailbox::new(&rail, me as u32, key, lanes)?),
+        let mail = match mail {
+            Some((lanes, buffers)) => Some(Mailbox::new(&rail, me as u32, key, lanes, buffers)?),
             None => None,
         };
         let messages = mail.as_ref().map_or(0, Mailbox::number);

@@ -12,8 +12,6 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
-/// Receive buffers, as far as the device has capacity.
-pub(crate) const ROOM: u32 = 1024;
 /// Batch size for reposting receives while others are posted.
 const AT_ONCE: usize = 64;
 /// Datagrams in flight per sending queue pair.
@@ -51,6 +49,7 @@ struct Home {
     received: Arc<CompletionQueue>,
     /// Declared after the queue, which may still write to it.
     memory: Buffer,
+    buffers: u32,
     /// Bytes per buffer.
     each: usize,
     state: Mutex<MailboxState>,
@@ -78,10 +77,10 @@ pub(crate) struct Letter {
 unsafe impl Send for Letter {}
 
 impl Mailbox {
-    /// Opens a mailbox that accepts datagrams with Q_Key `key`, and sends by `lanes` queue pairs. [`with`](Self::with)
-    /// sets the peers.
-    pub fn new(rail: &Rail, me: u32, key: u32, lanes: usize) -> Result<Self, VerbsError> {
-        let home = Arc::new(Home::new(rail, key)?);
+    /// Opens a mailbox that accepts datagrams with Q_Key `key` in `buffers`, as far as the device has capacity, and sends by
+    /// `lanes` queue pairs. [`with`](Self::with) sets the peers.
+    pub fn new(rail: &Rail, me: u32, key: u32, lanes: usize, buffers: u32) -> Result<Self, VerbsError> {
+        let home = Arc::new(Home::new(rail, key, buffers)?);
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
         Ok(Mailbox {
             me,
@@ -105,6 +104,11 @@ impl Mailbox {
     /// The number of the receiving queue pair.
     pub fn number(&self) -> u32 {
         self.home.queue.number()
+    }
+
+    /// Number of receive buffers.
+    pub fn buffers(&self) -> u32 {
+        self.home.buffers
     }
 
     /// Largest datagram in bytes. The network drops longer ones silently.
@@ -212,16 +216,16 @@ impl Sending {
 }
 
 impl Home {
-    fn new(rail: &Rail, key: u32) -> Result<Self, VerbsError> {
+    fn new(rail: &Rail, key: u32, buffers: u32) -> Result<Self, VerbsError> {
         let limits = &rail.context().limits;
-        let room = ROOM.min(limits.max_qp_wr.min(limits.max_cqe).max(1) as u32);
+        let room = buffers.min(limits.max_qp_wr.min(limits.max_cqe).max(1) as u32);
         let received = Arc::new(CompletionQueue::new(rail.context(), room)?);
         let capacity = Capacity { depth: 1, receives: room, inline: 0, scatter: 1 };
         let queue = Datagrams::new(&rail.domain, &received, &received, capacity, &rail.near_end(0), key)?;
         let each = (ROUTE + (128 << rail.mtu())).next_multiple_of(64);
         let memory = Buffer::new(&rail.domain, room as usize * each, Access::Local)?;
         let state = MailboxState { free: (0..room).collect(), posted: vec![false; room as usize].into() };
-        let home = Home { queue, received, memory, each, state: Mutex::new(state) };
+        let home = Home { queue, received, memory, buffers: room, each, state: Mutex::new(state) };
         home.expect(&mut home.state())
             .map_err(|source| VerbsError::system("posting receives for datagrams", source))?;
         Ok(home)

@@ -25,10 +25,15 @@ pub(crate) fn open(
     // A slot has room for every message that is sent eagerly.
     let ring = RingConfig { slots: 32, bytes: 8256 };
     let mut config = Config { ring, zero_copy_from, ..Config::default() };
-    let Some((room, longest)) = wire.datagrams() else { return Ok((Box::new(wire), asked.of(config))) };
     let Config { checksum, paths, .. } = asked.of(config.clone());
     // A waiting thread may sleep for half a millisecond between two polls.
-    let settings = Settings { floor: 2_000_000, room: room.into(), checksum, ..Settings::default() };
+    let settings = Settings { floor: 2_000_000, checksum, ..Settings::default() };
+    let (room, longest) = match wire.datagrams() {
+        Some(datagrams) => datagrams,
+        None if checksum => return Ok((Box::new(Delivery::new(wire, settings)), asked.of(config))),
+        None => return Ok((Box::new(wire), asked.of(config))),
+    };
+    let settings = Settings { room: room.into(), ..settings };
     if longest < SHORTEST + HEADER {
         let why = "TRANSOM_MESSAGES: datagrams (paths=ud, paths=both) need an MTU of 1024 bytes at least; see TRANSOM_VERBS_MTU";
         return Err(FabricError::Misuse { why: why.into() });

@@ -2,7 +2,6 @@
 
 use super::posting::BUFFER;
 use super::wire::VerbsWire;
-use crate::datagram::ROOM;
 use crate::receive::MOST;
 use crate::wr::Verb;
 use std::sync::Arc;
@@ -30,8 +29,8 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    fn new(peer: Rank, why: Why, rails: usize) -> Self {
-        Gone { peer, why, looks: 0, before: rails * MOST + ROOM as usize }
+    fn new(peer: Rank, why: Why, before: usize) -> Self {
+        Gone { peer, why, looks: 0, before }
     }
 
     /// Records a poll that received `taken` messages and may have `found` other work.
@@ -145,7 +144,8 @@ impl VerbsWire {
             if why == Why::Died {
                 self.service.cores().for_each(|core| core.died(rank as usize));
             }
-            self.gone.push(Gone::new(rank, why, self.rails.len()));
+            let buffers = self.mailbox.as_ref().map_or(0, |mailbox| mailbox.buffers() as usize);
+            self.gone.push(Gone::new(rank, why, self.rails.len() * MOST + buffers));
         }
     }
 }

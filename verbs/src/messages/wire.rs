@@ -8,7 +8,7 @@ use super::moves::Moves;
 use super::peer_failure::{CLOSED, Gone};
 use super::posting::{BUFFER, write};
 use crate::connect::{Core, Link, Service};
-use crate::datagram::{Mailbox, ROOM};
+use crate::datagram::Mailbox;
 use crate::memory::Buffer;
 use crate::progress;
 use crate::rail::Writes;
@@ -180,7 +180,7 @@ impl VerbsWire {
     /// Number of datagrams that may arrive between two polls, and the length of a datagram in bytes; `None` if all
     /// packets use connections.
     pub fn datagrams(&self) -> Option<(u32, usize)> {
-        self.mailbox.as_ref().map(|mailbox| (ROOM, mailbox.longest()))
+        self.mailbox.as_ref().map(|mailbox| (mailbox.buffers(), mailbox.longest()))
     }
 
     /// Handles arrivals, completions and lost peers.

@@ -120,7 +120,7 @@ impl Member {
         }
         let path = paths.peers[way.peer].get_or_init(|| {
             let bandwidths = self.service.cores().map(|core| core.rail.bandwidth);
-            let weights = Mutex::new(Weights::new(paths.division.stripe, bandwidths));
+            let weights = Mutex::new(Weights::new(paths.division.stripe, self.core().me as u32, bandwidths));
             // Earlier requests count as both changes and reads.
             let posted = self.core().endpoints.lane(way.peer).map_or(0, |lane| lane.posted());
             let (under_way, some) = Default::default();

@@ -196,7 +196,7 @@ mod tests {
     const UP: [bool; RAILS] = [true, true, false, false];
 
     fn transfers(policy: Stripe) -> Transfers {
-        Transfers::new(Weights::new(policy, [1, 1].into_iter()))
+        Transfers::new(Weights::new(policy, 0, [1, 1].into_iter()))
     }
 
     fn id() -> Id {

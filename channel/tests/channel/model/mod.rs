@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use transom_channel::polling::Order;
 use transom_channel::ring::{CompletionFlag, RingConfig};
 use transom_channel::rules::Rules;
-use transom_channel::sim::{Conditions, Sim, SimMemory, SimWire};
+use transom_channel::sim::{Adapter, Conditions, Sim, SimMemory, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, RecvTarget, Select, Wire};
@@ -115,6 +115,7 @@ impl Setup {
             host: 0,
             near: None,
             faults: None,
+            adapter: Adapter::default(),
         };
         let floor = 64 * rng.u32(2..5);
         let config = |rng: &mut fastrand::Rng| Config {

@@ -5,6 +5,7 @@ mod closing;
 mod cost;
 mod death;
 mod hostile;
+mod overlap;
 mod random;
 
 use transom_channel::pipe::{Config as Pipe, Offer, Step};

@@ -1,7 +1,7 @@
 //! Simulated jobs, and times measured in them.
 
 use transom_channel::delivery::{Delivery, Settings};
-use transom_channel::sim::{Conditions, Sim, SimMemory, SimWire, skeletons};
+use transom_channel::sim::{Adapter, Conditions, Sim, SimMemory, SimWire, skeletons};
 use transom_channel::wire::{Rail, RailKind};
 use transom_channel::{Changes, Config, Id, Rank, RecvTarget, Select, Wire};
 
@@ -15,10 +15,18 @@ pub fn config(text: &str) -> Config {
 /// A job of two ranks with one rail per entry of `slower`, whose bandwidth is that of the first rail of SC 2004 divided
 /// by the entry.
 pub fn by_rails(slower: &[u64], text: &str) -> Sim {
-    let kind = RailKind::Connection;
-    let rail = |slower: &u64| Rail { kind, bandwidth: (884 / slower) as u32, ..Conditions::default().rails[0] };
+    by_adapters(slower, text, 1, Adapter::default())
+}
+
+/// The same for two hosts of `host` ranks each, which share adapters with these costs.
+pub fn by_adapters(slower: &[u64], text: &str, host: Rank, adapter: Adapter) -> Sim {
+    let of_kind = |kind| Rail { kind, ..Conditions::default().rails[0] };
+    let rail = |slower: &u64| Rail { bandwidth: (884 / slower) as u32, ..of_kind(RailKind::Connection) };
+    let memory = (host > 1).then(|| of_kind(RailKind::Memory));
     let conditions = Conditions {
-        rails: slower.iter().map(rail).collect(),
+        rails: slower.iter().map(rail).chain(memory).collect(),
+        host: if host > 1 { host } else { 0 },
+        adapter,
         slower: slower.to_vec(),
         latency: 5000..5001,
         picoseconds: 1131,
@@ -26,7 +34,7 @@ pub fn by_rails(slower: &[u64], text: &str) -> Sim {
         torn: false,
         ..Conditions::default()
     };
-    Sim::new(3, 2, conditions, &config(text)).expect("a job")
+    Sim::new(3, 2 * host, conditions, &config(text)).expect("a job")
 }
 
 /// A job of ranks on separate hosts.
@@ -45,9 +53,9 @@ pub fn on_cluster(
 }
 
 /// A job of ranks on separate hosts whose network loses nothing and needs no acknowledgements.
-pub fn unacknowledged(ranks: Rank, text: &str) -> Sim {
+pub fn unacknowledged(ranks: Rank, text: &str, adapter: Adapter) -> Sim {
     let config = config(text);
-    Sim::new(1, ranks, Conditions { faults: None, ..alone(&config) }, &config).expect("a job")
+    Sim::new(1, ranks, Conditions { faults: None, adapter, ..alone(&config) }, &config).expect("a job")
 }
 
 fn alone(config: &Config) -> Conditions {
@@ -82,16 +90,29 @@ fn until<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank,
 pub fn one_way<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, length: usize) -> [f64; 2] {
     let mut times = [0.0; 2];
     for turn in 0..24 {
-        let there = begin(sim, 0, 1, length);
-        let there = until(sim, vec![(1, there)]);
-        let back = begin(sim, 1, 0, length);
-        let back = until(sim, vec![(0, back)]);
+        let [there, back] = round_trip(sim, 1, length);
         if turn == 0 {
             times[0] = there as f64;
         }
         times[1] = (there + back) as f64 / 2.0;
     }
     times
+}
+
+/// Nanoseconds of a message of rank 0 to another rank, and of its answer.
+fn round_trip<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, peer: Rank, length: usize) -> [u64; 2] {
+    let there = begin(sim, 0, peer, length);
+    let there = until(sim, vec![(peer, there)]);
+    let back = begin(sim, peer, 0, length);
+    [there, until(sim, vec![(0, back)])]
+}
+
+/// Mean nanoseconds of a message one way, while rank 0 exchanges messages with each other rank in turn, three times.
+pub fn in_turn<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, ranks: Rank, length: usize) -> f64 {
+    const TIMES: u32 = 3;
+    let peers = (0..TIMES).flat_map(|_| 1..ranks);
+    let all: u64 = peers.map(|peer| round_trip(sim, peer, length).iter().sum::<u64>()).sum();
+    all as f64 / f64::from(2 * TIMES * (ranks - 1))
 }
 
 /// Nanoseconds of `count` concurrent messages per pair, after a warm-up round.

@@ -2,6 +2,7 @@
 //! loss. They execute the library's own engines on a simulated network (`transom_channel::sim`), so results are the
 //! same on every machine.
 
+mod adapters;
 mod jobs;
 mod paths;
 mod programs;
@@ -40,6 +41,10 @@ pub struct Options {
 
 /// An adapter as in SC 2004.
 const RAILS: &str = "rails of 884 MB/s (or a quarter) in each direction, 5 us, no shared bus";
+/// The same with the bus of SC 2004.
+const BUS: &str = "rails of 884 MB/s (or a quarter) in each direction, 5 us, 943 MB/s by the bus of each adapter in both directions together";
+/// Adapters and processors whose costs are assumed.
+const PEERS: &str = "1.43 GB/s by each adapter, 1.5 us; assumed: 64 queue pairs in an adapter's cache and 1 us for a miss, 0.2 us of the processor to post, 0.3 us for a completion, 6 ns to look at a ring";
 /// A cluster as in the papers on Aptus and Open MPI.
 const CLUSTER: &str = "1.43 GB/s between any two ranks, 1.5 us, MTU 2,048, packets of 8 KiB by connections";
 const HOSTS: &str = "1.43 GB/s between any two hosts, 1.5 us, MTU 2,048, packets of 8 KiB by connections; 8 ranks of a host share memory";
@@ -49,7 +54,7 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "rails_uneven",
         about: "one long message, and 32 concurrent ones, by two rails with bandwidths 1:1 or 4:1; first rail only, even, weighted, adaptive, pull",
-        figure: "SC 5, 7, 8, 17, 18; 19 without the bus that causes it",
+        figure: "SC 5, 7, 17, 18; 8 and 19 without the bus of rails_bus",
         network: RAILS,
         takes: [false, true, false],
         sheet: rails::uneven,
@@ -65,10 +70,26 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "reorder",
         about: "short messages by two rails, by policy: messages per ms, and messages that arrived early and were held",
-        figure: "SC 6, §5.2; §4.4 without rails of different latency",
+        figure: "SC 6, §5.2",
         network: RAILS,
         takes: [false, true, false],
         sheet: rails::reorder,
+    },
+    Simulated {
+        name: "rails_bus",
+        about: "32 concurrent messages by two rails whose adapters have a bus each: MB/s of all pairs, by the number of ranks on each of two hosts, the direction and the stripes",
+        figure: "SC 7, 8, 9, 10, 18, 19",
+        network: BUS,
+        takes: [false, true, false],
+        sheet: adapters::bus,
+    },
+    Simulated {
+        name: "rails_latency",
+        about: "short messages by two rails of equal or different latency, by policy: messages that arrived early and were held",
+        figure: "SC §4.4",
+        network: "rails of 884 MB/s, the first of 5 us; 1 us of the processor for each packet, which paces them",
+        takes: [false, true, false],
+        sheet: adapters::latency,
     },
     Simulated {
         name: "failover",
@@ -109,6 +130,22 @@ pub const SIMULATED: &[Simulated] = &[
         network: CLUSTER,
         takes: [false, true, true],
         sheet: paths::datagram,
+    },
+    Simulated {
+        name: "datagram_cpu",
+        about: "the same with processors that take an assumed 0.2 us to post a packet and 0.3 us for each that arrives",
+        figure: "OMPI 3, 4",
+        network: CLUSTER,
+        takes: [false, true, true],
+        sheet: paths::datagram_cpu,
+    },
+    Simulated {
+        name: "many_peers",
+        about: "8 B between one rank and each peer in turn, and 1 KiB to all of them at once, by rings, connections and datagrams",
+        figure: "Aptus, bandwidth by pairs and latency by channels",
+        network: PEERS,
+        takes: [true, false, false],
+        sheet: adapters::peers,
     },
     Simulated {
         name: "ud_lanes",

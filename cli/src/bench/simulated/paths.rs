@@ -2,11 +2,12 @@
 
 use super::super::text::size;
 use super::Options;
+use super::adapters::CPU;
 use super::jobs::{burst, on_cluster, one_way, together, unacknowledged};
 use super::rails::speed;
 use super::sheet::{Cell, Sheet, cells};
 use transom_channel::Rank;
-use transom_channel::sim::Faults;
+use transom_channel::sim::{Adapter, Faults};
 
 const PAIR: &[(Rank, Rank)] = &[(0, 1)];
 
@@ -16,6 +17,15 @@ fn count(bytes: usize, length: usize) -> usize {
 }
 
 pub fn datagram(options: &Options) -> Sheet {
+    by_size(options, &Adapter::default())
+}
+
+/// The same with processors that spend time on each packet.
+pub fn datagram_cpu(options: &Options) -> Sheet {
+    by_size(options, &CPU)
+}
+
+fn by_size(options: &Options, adapter: &Adapter) -> Sheet {
     let bytes = if options.quick { 1 << 20 } else { 8 << 20 };
     let full: Vec<usize> = (3..=22).map(|power| 1 << power).collect();
     let configs = options.configs(&["rc", "ud"]);
@@ -23,12 +33,12 @@ pub fn datagram(options: &Options) -> Sheet {
     for &length in options.sizes(&[8, 1024, 2048, 4096, 1 << 20], &full) {
         let count = count(bytes, length);
         let time = |config: &str| {
-            let job = || on_cluster(1, 2, config, |_, _| ());
+            let job = || on_cluster(1, 2, config, |conditions, _| conditions.adapter = adapter.clone());
             (one_way(&mut job(), length)[1], together(&mut job(), PAIR, length, count))
         };
         let mut times: Vec<_> = configs.iter().map(|&config| (config, time(config))).collect();
         if options.configs.is_empty() {
-            let job = || unacknowledged(2, "ud");
+            let job = || unacknowledged(2, "ud", adapter.clone());
             let time = (one_way(&mut job(), length)[1], together(&mut job(), PAIR, length, count));
             times.push(("ud, unacknowledged", time));
         }

@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use tempfile::TempDir;
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 18] = [
     "rails_uneven",
     "rails_disturbed",
     "reorder",
+    "rails_bus",
+    "rails_latency",
     "failover",
     "channels",
     "mix",
     "volume",
     "datagram",
+    "datagram_cpu",
+    "many_peers",
     "ud_lanes",
     "loss",
     "pool",
@@ -91,6 +95,24 @@ fn simulated_rows_show_their_expected_effects() {
     let rate = |spread| of("reorder").one("messages/ms", &["1:1", "1 KiB", spread]);
     assert!(rate("round_robin") > 1.8 * rate("first"));
 
+    // By figure of SC 2004; the bus halves the rate of both ways by one rail.
+    let bus = |figure, stripe| {
+        let row = |row: &&Value| row[0] == figure && row[3] == stripe;
+        let rows = of("rails_bus").0["rows"].as_array().unwrap().clone();
+        rows.iter().find(row).unwrap_or_else(|| panic!("no {stripe} of figure {figure}"))[5].as_f64().unwrap()
+    };
+    let one_way = bus("7", "first rail");
+    assert!(bus("8", "first rail") < 1.1 * one_way && bus("8", "even") > 1.9 * bus("8", "first rail"));
+    assert!(bus("9", "binding") > 1.8 * bus("9", "first rail") && bus("9", "even") > 1.02 * bus("9", "binding"));
+    assert!((0.97..1.03).contains(&(bus("10", "even") / bus("10", "binding"))));
+    assert!(bus("18", "adaptive") > 0.95 * bus("18", "weights:4:1"));
+    assert!(bus("19", "pull") > 1.1 * bus("19", "weights:4:1"), "the bus makes 2:1 best");
+    assert!(bus("19", "adaptive") > 1.4 * bus("19", "even"));
+    let held = |second, spread| of("rails_latency").one("held %", &[second, "64 B", spread]);
+    assert!(held("5 us", "round_robin") < 2.0 && held("10 us", "round_robin") > 30.0);
+    assert!(3.0 * held("10 us", "window:64") < held("10 us", "window:16"));
+    assert!(held("10 us", "window:16") < held("10 us", "round_robin"));
+
     for curve in ["adaptive, first cut", "adaptive, second cut", "pull, second cut"] {
         let came = of("failover").column(curve, &[]);
         // In each 2 ms; cut from the eleventh to the twentieth.
@@ -123,6 +145,16 @@ fn simulated_rows_show_their_expected_effects() {
         assert!(datagram.one("us", &["ud", size]) <= 1.2 * datagram.one("us", &["rc", size]), "{size}");
         assert!(datagram.one("MB/s", &["ud", size]) >= 0.8 * datagram.one("MB/s", &["rc", size]), "{size}");
     }
+    let cpu = |size, config| of("datagram_cpu").one("us", &[config, size]);
+    assert!(cpu("8 B", "ud") > 1.1 * cpu("8 B", "rc"), "a ring needs no completion");
+    assert!(cpu("4 KiB", "ud") > 1.06 * cpu("4 KiB", "rc"), "two packets beside one");
+    let peers = |title, path, peers| of("many_peers").one(title, &[path, peers]);
+    assert!(peers("us", "rings", "1") < peers("us", "connections", "1"), "a ring needs no completion");
+    assert!(peers("x 1 peer", "connections", "128") > 1.1 && peers("x 1 peer", "connections", "16") < 1.05);
+    assert!(peers("x 1 peer", "rings", "128") > peers("x 1 peer", "connections", "128"), "rings are looked at");
+    assert!(peers("x 1 peer", "datagrams", "128") < 1.05);
+    let rate = |path, number| peers("x 1 peer (MB/s)", path, number);
+    assert!(rate("connections", "128") < 0.7 && rate("datagrams", "128") > 0.95);
     let lanes = |lanes| of("ud_lanes").one("x one", &["1 MiB", lanes]);
     assert!(lanes("2") > 1.9 && lanes("4") > 2.5 && lanes("8") < 1.05 * lanes("4"));
     for size in ["1 KiB", "1 MiB"] {
