@@ -208,10 +208,15 @@ impl Rail {
 
     /// A one-line description.
     pub fn describe(&self) -> String {
-        let Choice { port, mtu, gid, link, .. } = self.choice;
+        let Choice { port, mtu, gid, link, lid, pkey, .. } = self.choice;
         let link = if link == Link::InfiniBand { "InfiniBand" } else { "RoCE" };
         let atomics = if self.has_atomics() { "atomics" } else { "no atomics, so that windows are not available" };
-        format!("{}, port {port}, {link}, GID index {}, MTU {}, {atomics}", self.name(), gid.index, 128 << mtu)
+        let (name, address) = (self.name(), std::net::Ipv6Addr::from(gid.raw));
+        format!(
+            "{name}, port {port}, {link}, GID index {} ({address}), LID {lid}, MTU {}, partition {pkey:#06x}, {atomics}",
+            gid.index,
+            128 << mtu
+        )
     }
 
     /// The path to a peer's port.

@@ -36,6 +36,10 @@ impl Network for Verbs {
         crate::probe(messages)
     }
 
+    fn describe(&self) -> String {
+        self.0.service.cores().map(|core| core.rail.describe()).collect::<Vec<_>>().join("; ")
+    }
+
     fn open(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         Verbs::new(job, node, messages)
     }
