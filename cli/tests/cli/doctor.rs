@@ -138,6 +138,7 @@ fn doctor_reports_ports_in_use() {
 
 /// A network of its own, in which nothing reaches the TCP ports of the host `far`.
 #[test]
+#[ignore = "30 s, in which TCP gives up connecting; tests/full runs it"]
 fn doctor_names_the_direction_that_is_blocked() {
     let network = "ip link set lo up && ip rule add pref 10 lookup local && ip rule del pref 0 && \
         ip rule add pref 1 ipproto tcp dport 47010-47019 prohibit && exec \"$@\"";

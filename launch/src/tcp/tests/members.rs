@@ -68,7 +68,7 @@ fn unanswered_question_is_passed_on_once() {
         let mut chunk = [0; 4096];
         loop {
             if let Some(frame) = from_hub.next(LONGEST).unwrap() {
-                assert_eq!((frame.kind, frame.body.len()), (ASK, 4));
+                assert_eq!((frame.kind, frame.body.len()), (ASK, 12));
                 return frame.body[0];
             }
             let read = stream.read(&mut chunk).unwrap();
@@ -79,8 +79,9 @@ fn unanswered_question_is_passed_on_once() {
     ask(&zero, 1000, 2);
     ask(&two, 1, 0);
     assert_eq!([asked_by(), asked_by()], [0, 2]);
-    let answer = frame(&mut to_hub, RUNS, JOB, &[0, 0, 0, 0]);
-    let unasked = frame(&mut to_hub, RUNS, JOB, &[0, 0, 0, 0]);
+    let rank_0 = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+    let answer = frame(&mut to_hub, RUNS, JOB, &rank_0);
+    let unasked = frame(&mut to_hub, RUNS, JOB, &rank_0);
     answers.write_all(&[answer, unasked].concat()).unwrap();
     until(|| zero.seen_running(1).is_some());
     ask(&zero, 1000, 2);
