@@ -11,11 +11,11 @@ use transom_locks::model::{Bound, Delivery, Explored, Mix, NotExported, Search, 
 
 /// Checks a mix of requests on the passive lock under every schedule: FIFO order, exclusion, cost, deadlock.
 ///
-/// The code that is checked is the code that ships; only the network below it is simulated. Rows of requests, one for
-/// each rank, are separated by `|`. `W` writes (acquires exclusively and releases), `R` reads; `TW` and `TR` are
-/// attempts (`T` is short for `TW`), `DW` and `DR` have a deadline that may pass at any step, `A` takes all locks in shared mode. `W1` is a
-/// request at the lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other. A row that
-/// ends with `*` repeats for ever: a violation is then also a call that never returns under a fair schedule.
+/// The code under check is the code that ships, on a simulated network. Each rank has a row of requests; `|` separates
+/// rows. `W` writes (acquires exclusively and releases), `R` reads. `TW` and `TR` are attempts, and `T` is short for `TW`.
+/// `DW` and `DR` have a deadline that may pass at any step. `A` takes all locks in shared mode. `W1` is a request at the
+/// lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other. A row that ends with `*`
+/// repeats for ever: a call that never returns under a fair schedule is then a violation too.
 ///
 /// `barrier` passes the barrier of all ranks. `post1,2` exposes memory to ranks 1 and 2, and `wait` waits until both have
 /// completed; `start0` opens an access to rank 0 once that has posted, and `complete` ends it. `W+barrier` holds the lock

@@ -68,8 +68,9 @@ impl Relay {
     /// Opens the relay of a job or team. Collective; costs two exchanges.
     ///
     /// # Errors
-    /// Errors of the exchange; [`FabricError::System`] if memory cannot be allocated, and
-    /// [`FabricError::GivenUp`] at the other ranks then; [`FabricError::BadKey`].
+    /// - The errors of the exchange.
+    /// - [`FabricError::System`] at rank 0 if it cannot allocate memory, and [`FabricError::GivenUp`] at the others.
+    /// - [`FabricError::BadKey`] if rank 0 sent a malformed key.
     pub fn open(team: &Loopback) -> Result<Self, FabricError> {
         let made = (team.rank() == 0).then(|| Message::new(&team.0, BOARD)).transpose();
         let key = made.as_ref().map_or(None, Option::as_ref).map_or_else(Vec::new, |made| made.key.to_bytes());
@@ -104,8 +105,8 @@ impl Relay {
     /// `check`, which is called now and then.
     ///
     /// # Errors
-    /// [`FabricError::System`] if memory cannot be allocated, and [`FabricError::GivenUp`] at the other ranks then; the
-    /// error of `check`.
+    /// - [`FabricError::System`] if this rank cannot allocate memory. The others then get [`FabricError::GivenUp`].
+    /// - The error of `check`.
     pub fn send(
         &self,
         bytes: &[u8],
@@ -142,8 +143,9 @@ impl Relay {
     /// wait. The wait ends with the error of `check`, which is called now and then.
     ///
     /// # Errors
-    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] naming `sender`;
-    /// [`FabricError::BadKey`]; the error of `check`.
+    /// - [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`], which name `sender`.
+    /// - [`FabricError::BadKey`] if the message cannot be mapped.
+    /// - The error of `check`.
     pub fn receive(
         &self,
         rank: Rank,

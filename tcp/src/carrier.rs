@@ -32,7 +32,7 @@ pub trait Carrier: Send + 'static {
     fn descriptor(&self) -> &Arc<OwnedFd>;
 }
 
-/// Result of a call that receives. Another call right after [`Received::All`] would be in vain.
+/// Result of a receive. An immediate second receive after [`Received::All`] finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     Nothing,

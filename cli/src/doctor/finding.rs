@@ -67,7 +67,7 @@ impl Finding {
     }
 }
 
-/// What a rank of the doctor reports.
+/// A line of output of a rank of the doctor.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
     Found(Finding),
@@ -101,7 +101,7 @@ impl Report {
     }
 }
 
-/// How to open the ports of a variable; `example` if it is not set.
+/// Returns the advice to open the ports of a variable, or `example` if it is not set.
 pub fn through_firewall(variable: &str, example: &str) -> String {
     let ports = std::env::var(variable).unwrap_or_else(|_| example.to_owned());
     format!("{variable}={ports}, and `firewall-cmd --add-port={ports}/tcp` there")

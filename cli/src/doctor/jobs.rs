@@ -145,7 +145,7 @@ fn last_line(lines: &[String]) -> Option<String> {
     lines.iter().rev().find_map(|line| line.strip_prefix("transom: ")).map(str::to_owned)
 }
 
-/// What to do if a rank does not reach memory on another host.
+/// Returns the advice for a rank that does not reach memory on another host.
 fn advice(network: &str, from: &str, to: &str) -> String {
     match network {
         "verbs" => format!(

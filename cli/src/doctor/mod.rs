@@ -67,7 +67,7 @@ Examples:
   TRANSOM_FABRIC=tcp transom doctor --hosts node1,node2
                                               without RDMA";
 
-/// What a rank of the doctor does.
+/// Arguments of a rank of the doctor.
 #[derive(Args)]
 pub struct Rank {
     #[command(subcommand)]

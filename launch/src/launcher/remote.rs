@@ -52,7 +52,7 @@ pub(super) enum Told {
 /// A host and the `ssh` to it. Dropping it kills the `ssh`.
 pub(super) struct Host {
     pub name: String,
-    /// What to try if it cannot be reached.
+    /// Advice of the error if it cannot be reached.
     remedy: String,
     /// In ascending order; at least one.
     pub ranks: Vec<Rank>,

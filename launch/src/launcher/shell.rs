@@ -63,7 +63,7 @@ impl Shells {
         }
     }
 
-    /// What to try if a host cannot be reached.
+    /// Returns the advice for a host that cannot be reached.
     pub fn remedy(&self, host: &str) -> String {
         match self.words(host) {
             None => String::new(),

@@ -95,7 +95,7 @@ fn simulated_rows_show_their_expected_effects() {
     let rate = |spread| of("reorder").one("messages/ms", &["1:1", "1 KiB", spread]);
     assert!(rate("round_robin") > 1.8 * rate("first"));
 
-    // By figure of SC 2004; the bus halves the rate of both ways by one rail.
+    // Rows have figures of SC 2004. The bus halves the rate of one rail used both ways.
     let bus = |figure, stripe| {
         let row = |row: &&Value| row[0] == figure && row[3] == stripe;
         let rows = of("rails_bus").0["rows"].as_array().unwrap().clone();

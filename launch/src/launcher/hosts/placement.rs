@@ -132,7 +132,7 @@ impl Placement {
     }
 }
 
-/// Checks that so many hosts can have the ranks, whatever their places.
+/// Refuses a mapping whose number of ranks per host is too small for the job.
 fn check(ranks: usize, hosts: usize, map: MapBy) -> Result<(), LaunchError> {
     match map {
         MapBy::PerNode(each) if each.saturating_mul(hosts) < ranks => Err(LaunchError::PerNode { ranks, each, hosts }),
