@@ -2,6 +2,7 @@
 //! [`random`](../random.rs). Also goodput, peers that stop, and rails that fail. `SEED=n` reruns one seed,
 //! `SEEDS=n` runs n of them.
 
+use crate::model::changed::{Change, Changed};
 use crate::model::{Job, Setup, counts_of_seeds, rounds};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,12 +10,12 @@ use std::rc::Rc;
 use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::Spread;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, WireMemory};
+use transom_channel::wire::{Busy, Data, Event, Lane, Rail, RailKind, Request, WireMemory};
 use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
-type Wires = Delivery<SimWire>;
+pub type Wires = Delivery<SimWire>;
 
-const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
+pub const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
 
 fn run(seed: u64) -> Result<Job<Wires>, String> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xda7a);
@@ -102,12 +103,12 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
-fn config() -> Config {
+pub fn config() -> Config {
     Config { rings: 0, zero_copy_from: u64::MAX, eager: 4096, ..Config::default() }
 }
 
 /// Datagrams of 4 KiB, at 1 GB/s and a round trip of 20 us.
-fn conditions(faults: Faults) -> Conditions {
+pub fn conditions(faults: Faults) -> Conditions {
     let rail = Rail {
         kind: RailKind::Datagram,
         longest: 4096 + 96,
@@ -130,14 +131,14 @@ fn job(seed: u64, ranks: Rank, conditions: Conditions) -> Sim<Wires> {
 const ANY: Select = Select { context: 0, source: None, tag: None };
 
 /// Ordered receives of a rank; checks afterwards that each has the message of its number.
-struct Receives(Vec<Id>);
+pub struct Receives(Vec<Id>);
 
 impl Receives {
-    fn post<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
+    pub fn post<W: Wire<Memory = SimMemory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
         Receives((0..many).map(|_| sim.engine(rank).receive(ANY, RecvTarget::Allocate)).collect())
     }
 
-    fn check<W: Wire<Memory = SimMemory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
+    pub fn check<W: Wire<Memory = SimMemory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
         let done = std::iter::from_fn(|| sim.engine(rank).completed());
         let mut came: BTreeMap<Id, SimMemory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
         for (number, id) in (0..).zip(self.0) {
@@ -308,66 +309,21 @@ fn incast_senders_share_the_receivers_slots() {
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
-/// A wire of which one rail delivers nothing from a given time on. It accepts all datagrams, or `refuses` them.
+/// A rail that delivers nothing from a given time on. It accepts all datagrams, or `refuses` them.
 struct Mute {
-    wire: SimWire,
     rail: usize,
     from: u64,
     refuses: bool,
     lost: Rc<RefCell<u64>>,
 }
 
-impl Wire for Mute {
-    type Memory = SimMemory;
-
-    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
-        if lane.rail == self.rail && self.wire.now() >= self.from {
+impl Change for Mute {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        if lane.rail == self.rail && wire.now() >= self.from {
             *self.lost.borrow_mut() += 1;
             return if self.refuses { Err(Busy) } else { Ok(()) };
         }
-        self.wire.post(lane, request)
-    }
-
-    fn rails(&self, near: bool) -> &[Rail] {
-        self.wire.rails(near)
-    }
-
-    fn connect(&mut self, lane: Lane) {
-        self.wire.connect(lane);
-    }
-
-    fn abort_peer(&mut self, peer: Rank) {
-        self.wire.abort_peer(peer);
-    }
-
-    fn take(&mut self, length: usize) -> Option<SimMemory> {
-        self.wire.take(length)
-    }
-
-    fn give(&mut self, memory: SimMemory) {
-        self.wire.give(memory);
-    }
-
-    fn ring(&mut self, _: Rank, _: usize) -> Option<(SimMemory, Key)> {
-        None
-    }
-
-    fn reads(&mut self, _: Lane) -> bool {
-        false
-    }
-
-    fn register(&mut self, _: &SimMemory, _: Lane) -> Option<Key> {
-        None
-    }
-
-    fn release(&mut self, _: Lane, _: Key) {}
-
-    fn poll(&mut self) -> Option<Event<SimMemory>> {
-        self.wire.poll()
-    }
-
-    fn now(&self) -> u64 {
-        self.wire.now()
+        wire.post(lane, request)
     }
 }
 
@@ -378,8 +334,8 @@ fn rail_that_loses_all_packets_is_avoided() {
     conditions.rails = vec![conditions.rails[0]; 3];
     let config = || Config { spread: Spread::RoundRobin, ..config() };
     let over = |wire| {
-        let mute = Mute { wire, rail: 1, from: 200_000, refuses: false, lost: lost.clone() };
-        Delivery::new(mute, Settings::default())
+        let change = Mute { rail: 1, from: 200_000, refuses: false, lost: lost.clone() };
+        Delivery::new(Changed { wire, change }, Settings::default())
     };
     let mut sim = Sim::over(7, conditions, vec![config(); 2], over).unwrap();
     for number in 0..500 {
@@ -400,11 +356,11 @@ fn rail_that_loses_all_packets_is_avoided() {
 fn rail_that_refuses_for_good_loses_the_peer() {
     let settings = Settings { give_up: 10_000_000, ..Settings::default() };
     let over = |wire| {
-        let mute = Mute { wire, rail: 0, from: 50_000_000, refuses: true, lost: Rc::default() };
-        Delivery::new(mute, settings)
+        let change = Mute { rail: 0, from: 50_000_000, refuses: true, lost: Rc::default() };
+        Delivery::new(Changed { wire, change }, settings)
     };
     let mut sim = Sim::over(7, conditions(NONE), vec![config(); 2], over).unwrap();
-    let ping = |sim: &mut Sim<Delivery<Mute>>| {
+    let ping = |sim: &mut Sim<Delivery<Changed<Mute>>>| {
         sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
         sim.engine(0).send(1, 0, 0, SimMemory::zero(8), 8, true);
         (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -420,142 +376,6 @@ fn rail_that_refuses_for_good_loses_the_peer() {
     assert_eq!(lost, Error::PeerFailure { rank: 1, lost: PeerFailure::Unreachable });
     let took = sim.now() - began;
     assert!((10_000_000..12_000_000).contains(&took), "{took} ns");
-}
-
-#[test]
-fn checksum_detects_flipped_bits() {
-    let faults = Faults { flipped: 200, ..NONE };
-    let settings = Settings { checksum: true, ..Settings::default() };
-    let over = |wire| Delivery::new(wire, settings);
-    let mut sim = Sim::over(9, conditions(faults), vec![config(); 2], over).unwrap();
-    for number in 0..100 {
-        let length = 10_000;
-        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, length), length, false);
-    }
-    let receives = Receives::post(&mut sim, 1, 100);
-    sim.wake(0, 0);
-    sim.wake(1, 0);
-    while sim.step().is_some() {}
-    receives.check(&mut sim, 1, 10_000);
-    assert!(sim.engine(1).counters().spoiled > 30);
-}
-
-/// A wire that flips a bit of each fifth packet that arrives.
-struct Flip {
-    wire: SimWire,
-    came: usize,
-}
-
-impl Wire for Flip {
-    type Memory = SimMemory;
-
-    fn poll(&mut self) -> Option<Event<SimMemory>> {
-        let event = self.wire.poll();
-        if let Some(Event::Arrived { slot, at, length, .. }) = &event {
-            self.came += 1;
-            if self.came.is_multiple_of(5) {
-                let at = at + self.came % length;
-                let mut byte = [0];
-                slot.read(at, &mut byte);
-                SimMemory::bytes(&[byte[0] ^ 4]).copy(0, 1, slot, at);
-            }
-        }
-        event
-    }
-
-    fn rails(&self, near: bool) -> &[Rail] {
-        self.wire.rails(near)
-    }
-
-    fn connect(&mut self, lane: Lane) {
-        self.wire.connect(lane);
-    }
-
-    fn abort_peer(&mut self, peer: Rank) {
-        self.wire.abort_peer(peer);
-    }
-
-    fn take(&mut self, length: usize) -> Option<SimMemory> {
-        self.wire.take(length)
-    }
-
-    fn give(&mut self, memory: SimMemory) {
-        self.wire.give(memory);
-    }
-
-    fn ring(&mut self, peer: Rank, length: usize) -> Option<(SimMemory, Key)> {
-        self.wire.ring(peer, length)
-    }
-
-    fn reads(&mut self, lane: Lane) -> bool {
-        self.wire.reads(lane)
-    }
-
-    fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
-        self.wire.register(memory, lane)
-    }
-
-    fn release(&mut self, lane: Lane, key: Key) {
-        self.wire.release(lane, key);
-    }
-
-    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
-        self.wire.post(lane, request)
-    }
-
-    fn now(&self) -> u64 {
-        self.wire.now()
-    }
-}
-
-/// Short messages would take a ring, long ones would be read or written in place.
-#[test]
-fn checksum_covers_connections() {
-    let settings = Settings { checksum: true, ..Settings::default() };
-    let config = Config { checksum: true, ring_after: 1, ..Config::default() };
-    let over = |wire| Delivery::new(Flip { wire, came: 0 }, settings);
-    let mut sim = Sim::over(9, Conditions::default(), vec![config; 2], over).unwrap();
-    for length in [100, 100_000] {
-        for number in 0..100 {
-            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, length), length, false);
-        }
-        let receives = Receives::post(&mut sim, 1, 100);
-        (0..2).for_each(|rank| sim.wake(rank, 0));
-        while sim.step().is_some() {}
-        receives.check(&mut sim, 1, length);
-    }
-    let traffic = sim.traffic(0)[0];
-    assert_eq!((traffic.puts.requests, traffic.moves.requests), (0, 0), "a packet without a checksum");
-    assert!(sim.engine(1).counters().spoiled > 100, "{:?}", sim.engine(1).counters());
-}
-
-#[test]
-fn checked_packets_of_a_cut_connection_go_on_as_datagrams() {
-    let mut conditions = conditions(NONE);
-    let datagrams = conditions.rails[0];
-    conditions.rails.insert(0, Rail { kind: RailKind::Connection, longest: 16 << 10, ..datagrams });
-    let settings = Settings { checksum: true, ..Settings::default() };
-    let config = Config { checksum: true, connect_after: 1, ..config() };
-    let mut sim = Sim::over(9, conditions, vec![config; 2], |wire| Delivery::new(wire, settings)).unwrap();
-    let sends = |sim: &mut Sim<Wires>, cut: bool| {
-        let before = sim.traffic(0).map(|traffic| traffic.sends.requests);
-        for number in 0..100 {
-            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 10_000), 10_000, false);
-        }
-        let receives = Receives::post(sim, 1, 100);
-        (0..2).for_each(|rank| sim.wake(rank, 0));
-        (0..50).for_each(|_| _ = sim.step());
-        sim.cut(0, cut);
-        while sim.step().is_some() {}
-        receives.check(sim, 1, 10_000);
-        let after = sim.traffic(0).map(|traffic| traffic.sends.requests);
-        [after[0] - before[0], after[1] - before[1]]
-    };
-    let [connection, _] = sends(&mut sim, false);
-    assert!(connection > 0);
-    sends(&mut sim, true);
-    let [cut, datagrams] = sends(&mut sim, true);
-    assert!(cut == 0 && datagrams >= 300, "{cut} by the cut connection, {datagrams} datagrams");
 }
 
 #[test]

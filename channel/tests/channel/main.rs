@@ -3,6 +3,7 @@
 mod model;
 
 mod adapter;
+mod checksum;
 mod config;
 mod connections;
 mod cost;

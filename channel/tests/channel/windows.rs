@@ -1,13 +1,14 @@
 //! Writes by datagrams, each piece into place: pieces that are lost, duplicated or reordered, missing
 //! windows, peers that die, and hostile peers.
 
+use crate::model::changed::{Change, Changed};
 use crate::model::rounds;
 use std::cell::Cell;
 use std::collections::HashSet;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::Stripe;
-use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request, Window};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Rail, RailKind, Request};
 use transom_channel::{Config, Counters, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Job = Sim<Delivery<SimWire>>;
@@ -232,93 +233,34 @@ fn dead_peer_releases_its_windows() {
     assert!(while_open > 20, "expected more than 20 windows open at the deaths, found {while_open}");
 }
 
-/// A wire whose second rail ends at a given time, with all requests posted there.
+/// The second rail ends at a given time, with all requests posted there.
 struct Ending {
-    wire: SimWire,
     peer: Rank,
     at: u64,
     ended: bool,
     posted: HashSet<u64>,
 }
 
-impl Wire for Ending {
-    type Memory = SimMemory;
-
-    fn post(&mut self, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+impl Change for Ending {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         if let (1, Request::Piece { token: Some(token), .. }) = (lane.rail, &request) {
             self.posted.insert(*token);
         }
-        if self.ended && lane.rail == 1 { Err(Busy) } else { self.wire.post(lane, request) }
+        if self.ended && lane.rail == 1 { Err(Busy) } else { wire.post(lane, request) }
     }
 
-    fn poll(&mut self) -> Option<Event<SimMemory>> {
-        if !self.ended && self.now() >= self.at {
+    fn poll(&mut self, wire: &mut SimWire) -> Option<Event<SimMemory>> {
+        if !self.ended && wire.now() >= self.at {
             self.ended = true;
             return Some(Event::Cut(Lane { peer: self.peer, rail: 1 }));
         }
-        let event = self.wire.poll()?;
+        let event = wire.poll()?;
         let lost = match &event {
             Event::Done(token, _) => self.posted.contains(token),
             Event::Up(lane) => lane.rail == 1,
             _ => false,
         };
         Some(if self.ended && lost { Event::Worked } else { event })
-    }
-
-    fn rails(&self, near: bool) -> &[Rail] {
-        self.wire.rails(near)
-    }
-
-    fn connect(&mut self, lane: Lane) {
-        self.wire.connect(lane);
-    }
-
-    fn abort_peer(&mut self, peer: Rank) {
-        self.wire.abort_peer(peer);
-    }
-
-    fn take(&mut self, length: usize) -> Option<SimMemory> {
-        self.wire.take(length)
-    }
-
-    fn give(&mut self, memory: SimMemory) {
-        self.wire.give(memory);
-    }
-
-    fn ring(&mut self, _: Rank, _: usize) -> Option<(SimMemory, Key)> {
-        None
-    }
-
-    fn reads(&mut self, _: Lane) -> bool {
-        false
-    }
-
-    fn register(&mut self, memory: &SimMemory, lane: Lane) -> Option<Key> {
-        self.wire.register(memory, lane)
-    }
-
-    fn release(&mut self, lane: Lane, key: Key) {
-        self.wire.release(lane, key);
-    }
-
-    fn key_of(&self, memory: &SimMemory, rail: usize) -> Option<Key> {
-        self.wire.key_of(memory, rail)
-    }
-
-    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<SimMemory> {
-        self.wire.memory_of(rail, key, length, written)
-    }
-
-    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
-        self.wire.open_window(lane, window)
-    }
-
-    fn close_window(&mut self, rail: usize, window: Key) -> u64 {
-        self.wire.close_window(rail, window)
-    }
-
-    fn now(&self) -> u64 {
-        self.wire.now()
     }
 }
 
@@ -332,10 +274,8 @@ fn pieces_of_a_failed_rail_are_resent_on_others() {
         let peers = Cell::new(2);
         let over = |wire| {
             peers.set(peers.get() - 1);
-            Delivery::new(
-                Ending { wire, peer: peers.get(), at, ended: false, posted: HashSet::new() },
-                Settings::default(),
-            )
+            let change = Ending { peer: peers.get(), at, ended: false, posted: HashSet::new() };
+            Delivery::new(Changed { wire, change }, Settings::default())
         };
         let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
         let [sender, receiver] = send(&mut sim, &[MIB, MIB]);

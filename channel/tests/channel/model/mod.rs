@@ -2,6 +2,7 @@
 //! The model is independent of packets: it records calls and their results, and checks those.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+pub mod changed;
 mod rounds;
 
 pub use rounds::rounds;
