@@ -12,6 +12,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -405,7 +406,8 @@ impl View {
 
     /// Asks the kernel for the pages of a range now, at once, instead of one by one when they are first written. Does
     /// nothing before Linux 5.14.
-    pub(crate) fn populate(&self, offset: usize, len: usize) {
+    pub(crate) fn populate(&self, range: Range<usize>) {
+        let (offset, len) = (range.start, range.len());
         if let Backing::Mapped(map) = &self.memory.backing
             && self.covers(offset, len)
         {

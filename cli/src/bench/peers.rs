@@ -325,7 +325,7 @@ impl Peer {
             // Neither shared memory nor an adapter.
             match self.family {
                 Family::OpenMpi => {
-                    command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "osc", "^sm,rdma"])
+                    command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "osc", "^sm,ucx"])
                 }
                 Family::Mpich => {
                     command.env("UCX_TLS", "self,tcp").env("FI_PROVIDER", "tcp").env("MPIR_CVAR_NOLOCAL", "1")

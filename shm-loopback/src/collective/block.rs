@@ -11,6 +11,7 @@
 //!     for each rank         long cells, used in turn
 //! ```
 
+use std::ops::Range;
 use transom_locks::Rank;
 
 /// Slots: rounds whose lines exist at once, a power of two except in the model. A rank that polls the progress of
@@ -153,11 +154,11 @@ impl Block {
         at + (rank * cells + round as usize % cells) * bytes
     }
 
-    /// Returns the offsets of the long cells that `rank` can use in the rounds after `round`, at most those that hold
-    /// `bytes` bytes.
-    pub fn next_cells(self, rank: Rank, round: u64, bytes: usize) -> impl Iterator<Item = usize> {
-        let (len, cells) = (self.cell_bytes(), self.long_cells as u64);
-        (1..=cells.min(bytes.div_ceil(len) as u64)).map(move |later| self.cell(rank, round + later, len))
+    /// Returns the offsets of all long cells of `rank`.
+    pub fn long_cells_of(self, rank: Rank) -> Range<usize> {
+        let bytes = self.long_cells * self.cell_bytes();
+        let start = self.long + rank * bytes;
+        start..start + bytes
     }
 
     /// Returns the rounds after which data of `len` bytes is overwritten by data of the same length.

@@ -2,7 +2,7 @@
 //! buffer (one copy, often by the kernel). The faster path depends on the machine, the call, its length, and the number
 //! of concurrent readers: two copies may take a fifth of the time of one, or twice as much. The first calls of each
 //! kind and length therefore measure both, and all ranks agree on a path by the times of all. Later calls measure
-//! again.
+//! again. Calls before the first trial warm the cells.
 
 use super::board::ShmCollective;
 use super::broken::Failure;
@@ -23,6 +23,9 @@ const READS: u32 = 3;
 const COPIES: u32 = 3;
 /// Calls of a trial.
 const TRIAL_CALLS: u32 = (COPIES + READS) * ROW;
+/// Bytes of calls through cells before the first trial: programs with few long calls use few cells, whose memory takes
+/// the kernel a microsecond or more a page.
+const WARM_UP: usize = 2 << 20;
 /// Calls after which a trial is repeated: the slower path may take ten times as long.
 const TRIAL_INTERVAL: u32 = 1 << 15;
 /// Length classes: powers of two, the last of which holds 4 MiB and more.
@@ -48,6 +51,8 @@ pub(super) struct PathTuner {
     /// Fixed path of all calls, if paths are not measured: true means direct.
     pub always: Option<bool>,
     measured: [[Measured; LENGTHS]; Kind::Scan as usize + 1],
+    /// Bytes of the calls before the first trial, at least [`WARM_UP`] from then on.
+    warmed: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,6 +68,8 @@ struct Measured {
 /// State of the next call.
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
+    /// Trials begin after this call.
+    Warm,
     /// The call is part of a trial, and may begin a row.
     Trial {
         begins: bool,
@@ -110,7 +117,19 @@ impl Measured {
 impl PathTuner {
     /// Creates the measurements. Ranks that share cores always use cells, where they wait less for each other.
     pub fn new(oversubscribed: bool) -> Self {
-        PathTuner { always: oversubscribed.then_some(false), measured: Default::default() }
+        PathTuner { always: oversubscribed.then_some(false), measured: Default::default(), warmed: 0 }
+    }
+
+    /// Returns whether the next call, of `bytes` bytes, is direct, and its place in a trial.
+    fn next(&mut self, kind: Kind, bytes: usize) -> (bool, Next) {
+        if let Some(direct) = self.always {
+            return (direct, Next::Settled);
+        }
+        if self.warmed >= WARM_UP {
+            return self.of(kind, bytes).next();
+        }
+        self.warmed = self.warmed.saturating_add(bytes);
+        (false, if self.warmed < WARM_UP { Next::Settled } else { Next::Warm })
     }
 
     /// Returns the measurements of a kind and length.
@@ -146,18 +165,18 @@ impl ShmCollective {
         reach: &Reach,
         act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let (direct, next) = match self.tuner.always {
-            Some(direct) => (direct, Next::Settled),
-            None => self.tuner.of(kind, bytes).next(),
-        };
-        let Next::Trial { begins } = next else { return act(self, direct.then_some(reach)) };
-        if begins {
-            if !direct {
-                self.populate_cells(bytes);
+        let (direct, next) = self.tuner.next(kind, bytes);
+        let begins = match next {
+            Next::Trial { begins } => begins,
+            Next::Settled => return act(self, direct.then_some(reach)),
+            Next::Warm => {
+                self.map_cells()?;
+                return act(self, None);
             }
+        };
+        if begins {
             // Meets first, so that waiting for a late rank is not measured.
-            let met = self.lines.post(&[])?;
-            self.lines.see_all(met)?;
+            self.meet_all()?;
         }
         let begun = Instant::now();
         act(self, direct.then_some(reach))?;
@@ -178,12 +197,21 @@ impl ShmCollective {
         Ok(())
     }
 
-    /// Gives the cells of the next row their pages: each first use of a page takes the kernel a few microseconds, so that
-    /// new cells would look slow. A call posts at most each rank's block twice.
-    fn populate_cells(&self, bytes: usize) {
-        let Lines { me, block, round, shared, .. } = &self.lines;
-        let row = bytes.saturating_mul(2 * self.ranks() * ROW as usize);
-        block.next_cells(*me, *round, row).for_each(|at| shared.view.populate(at, block.cell_bytes()));
+    /// Maps the pages of all ranks' cells that have not been used, since a trial would measure how long each takes the
+    /// kernel. Each rank makes its own pages before others map them.
+    #[cold]
+    fn map_cells(&mut self) -> Result<(), Failure> {
+        let (me, ranks) = (self.lines.me, self.ranks());
+        let map = |lines: &Lines, rank| lines.shared.view.populate(lines.block.long_cells_of(rank));
+        map(&self.lines, me);
+        self.meet_all()?;
+        (0..ranks).filter(|rank| *rank != me).for_each(|rank| map(&self.lines, rank));
+        Ok(())
+    }
+
+    fn meet_all(&mut self) -> Result<(), Failure> {
+        let met = self.lines.post(&[])?;
+        self.lines.see_all(met)
     }
 }
 
@@ -191,12 +219,17 @@ impl ShmCollective {
 mod tests {
     use super::*;
 
+    /// A tuner whose cells are warm.
+    fn warm() -> PathTuner {
+        PathTuner { warmed: WARM_UP, ..PathTuner::new(false) }
+    }
+
     /// Runs `rows` rows of calls, each of which takes `took[0]` ns through cells or `took[1]` ns directly. Returns `C`
     /// or `D` for each row.
     fn rows(tuner: &mut PathTuner, rows: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
         let one = |at| {
+            let (direct, next) = tuner.next(kind, bytes);
             let measured = tuner.of(kind, bytes);
-            let (direct, next) = measured.next();
             if let Next::Trial { begins } = next {
                 assert_eq!(begins, at % ROW == 0);
                 if measured.record(direct, took[usize::from(direct)]) {
@@ -214,7 +247,7 @@ mod tests {
 
     #[test]
     fn paths_are_measured_per_kind_and_length() {
-        let mut tuner = PathTuner::new(false);
+        let mut tuner = warm();
         let (gather, broadcast) = ((Kind::AllGather, 64 << 10), (Kind::Broadcast, 64 << 10));
         assert_eq!(rows(&mut tuner, 12, gather, [50, 20]), "CCCDDDDDDDDD");
         assert_eq!(rows(&mut tuner, 12, broadcast, [20, 50]), "CCCDDDCCCCCC");
@@ -233,9 +266,20 @@ mod tests {
     }
 
     #[test]
+    fn cold_cells_are_not_measured() {
+        let mut tuner = PathTuner::new(false);
+        // 1 MiB, then 768 KiB of another kind.
+        let mut next = |calls, kind, bytes| (0..calls).map(|_| tuner.next(kind, bytes)).collect::<Vec<_>>();
+        assert!(next(16, Kind::Scan, 64 << 10).iter().all(|next| *next == (false, Next::Settled)));
+        assert!(next(1, Kind::Reduce, 768 << 10) == [(false, Next::Settled)]);
+        let then = [(false, Next::Warm), (false, Next::Trial { begins: true }), (false, Next::Trial { begins: false })];
+        assert!(next(3, Kind::Reduce, 256 << 10) == then);
+    }
+
+    #[test]
     fn single_disturbed_row_does_not_decide() {
         for disturbed in [[1000, 20], [20, 1000]] {
-            let mut tuner = PathTuner::new(false);
+            let mut tuner = warm();
             let kind = (Kind::AllToAll, 64 << 10);
             for cells in disturbed {
                 assert_eq!(rows(&mut tuner, 1, kind, [cells, 50]), "C");

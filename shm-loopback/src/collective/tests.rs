@@ -345,18 +345,6 @@ fn block_size_matches_documented_formula() {
     }
 }
 
-/// Cells of later rounds follow each other, and begin again after the last.
-#[test]
-fn next_cells_wrap_around_and_are_each_named_once() {
-    const CELL: usize = 32 << 10;
-    let block = super::block::Block::of(2);
-    let first = block.cell(1, 0, CELL);
-    let next = |round, bytes| block.next_cells(1, round, bytes).map(|at| (at - first) / CELL).collect::<Vec<_>>();
-    assert_eq!(next(125, 2 * CELL + 1), [126, 127, 0]);
-    assert_eq!(next(3, usize::MAX).len(), 128);
-    assert_eq!(next(3, 0), []);
-}
-
 /// No rank takes the elements of a scan's last rank, or of a reduction's root.
 #[test]
 fn elements_that_no_rank_takes_are_not_posted() {
