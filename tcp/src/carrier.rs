@@ -28,6 +28,14 @@ pub trait Carrier: Send + 'static {
     /// Passes the next whole frame, without its length, to `handle`. Returns false if there is none.
     fn take(&mut self, handle: &mut dyn FnMut(&[u8], &mut Outgoing) -> io::Result<()>) -> io::Result<bool>;
 
+    /// Begins the next frame if it is the data of a get: returns their number. [`rest`](Self::rest) must take them before
+    /// any other frame is taken.
+    fn data(&mut self) -> io::Result<Option<usize>>;
+
+    /// Takes bytes of the frame that has begun, straight from the network unless they were received already. Returns their
+    /// number; 0 if none have arrived.
+    fn rest(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
     /// The descriptor that is readable when bytes have arrived, and writable when [`push`](Self::push) can go on.
     fn descriptor(&self) -> &Arc<OwnedFd>;
 }
@@ -42,23 +50,47 @@ pub enum Received {
     Part,
 }
 
-/// Frames that wait to be sent.
+/// Frames that wait to be sent: `sent..end` of `bytes`. The bytes behind are space for more.
 #[derive(Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
-    /// Bytes at the beginning that were sent.
     sent: usize,
+    end: usize,
 }
 
 impl Outgoing {
     pub fn queue(&mut self, head: &[u8], data: &[u8]) {
-        self.bytes.extend_from_slice(head);
-        self.bytes.extend_from_slice(data);
+        let (to_head, to_data) = self.space(head.len() + data.len()).split_at_mut(head.len());
+        to_head.copy_from_slice(head);
+        to_data.copy_from_slice(data);
+        self.end += head.len() + data.len();
+    }
+
+    /// Queues a frame of `len` bytes behind its head, which `fill` writes. Queues nothing if that fails.
+    pub fn queue_filled<E>(
+        &mut self,
+        head: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (to_head, to_data) = self.space(head.len() + len).split_at_mut(head.len());
+        fill(to_data)?;
+        to_head.copy_from_slice(head);
+        self.end += head.len() + len;
+        Ok(())
+    }
+
+    /// The next `len` bytes of space.
+    fn space(&mut self, len: usize) -> &mut [u8] {
+        if self.bytes.len() < self.end + len {
+            self.bytes.resize(self.end + len, 0);
+        }
+        &mut self.bytes[self.end..][..len]
     }
 
     /// Bytes that wait.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.end - self.sent
     }
 
     pub fn is_empty(&self) -> bool {
@@ -67,13 +99,13 @@ impl Outgoing {
 
     fn advance(&mut self, by: usize) {
         self.sent += by;
-        if self.sent == self.bytes.len() {
-            self.bytes.clear();
-            self.sent = 0;
+        if self.is_empty() {
+            (self.sent, self.end) = (0, 0);
+            self.bytes.truncate(KEPT);
             self.bytes.shrink_to(KEPT);
-        } else if self.sent > self.bytes.len() / 2 {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
+        } else if self.sent > self.end / 2 {
+            self.bytes.copy_within(self.sent..self.end, 0);
+            (self.sent, self.end) = (0, self.len());
         }
     }
 }
@@ -177,7 +209,7 @@ impl Socket {
         Ok(sent.saturating_sub(head.len()))
     }
 
-    /// Takes bytes of a write that were received with frames. Returns their number.
+    /// Takes bytes of a frame that has begun, of those that were received. Returns their number.
     pub fn take_bytes(&mut self, into: &mut [u8]) -> usize {
         let taken = into.len().min(self.end - self.start);
         into[..taken].copy_from_slice(&self.buffer[self.start..][..taken]);
@@ -185,7 +217,7 @@ impl Socket {
         taken
     }
 
-    /// Receives bytes of a write into their place, once [`take_bytes`](Self::take_bytes) has taken all. Returns their
+    /// Receives bytes of such a frame into their place, once [`take_bytes`](Self::take_bytes) has taken all. Returns their
     /// number; 0 if none have arrived.
     pub fn receive_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Ok(receive(&self.descriptor, into)?.unwrap_or(0))
@@ -210,7 +242,7 @@ impl Carrier for Socket {
 
     fn push(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
-            match send(&self.descriptor, &[&self.out.bytes[self.out.sent..]])? {
+            match send(&self.descriptor, &[&self.out.bytes[self.out.sent..self.out.end]])? {
                 Some(sent) => self.out.advance(sent),
                 None => break,
             }
@@ -236,6 +268,21 @@ impl Carrier for Socket {
         self.start = to;
         handle(&self.buffer[from..to], &mut self.out)?;
         Ok(true)
+    }
+
+    fn data(&mut self) -> io::Result<Option<usize>> {
+        let length = frame::data_length(&self.buffer[self.start..self.end]).map_err(malformed)?;
+        if length.is_some() {
+            self.start += frame::PREFIX + frame::REPLY;
+        }
+        Ok(length)
+    }
+
+    fn rest(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.take_bytes(into) {
+            0 => self.receive_into(into),
+            taken => Ok(taken),
+        }
     }
 
     fn descriptor(&self) -> &Arc<OwnedFd> {

@@ -2,7 +2,7 @@
 //! atomics of this host's processors.
 
 use crate::carrier::Outgoing;
-use crate::frame::{At, LONGEST, Malformed, Refusal, Reply, Request};
+use crate::frame::{At, Malformed, Refusal, Reply, Request};
 use crate::regions::Regions;
 use std::sync::Arc;
 use transom_shm_loopback::{Loopback, View};
@@ -12,13 +12,11 @@ use transom_windows::{Fabric, FabricError};
 pub struct Executor {
     memory: Loopback,
     regions: Arc<Regions>,
-    /// Bytes of a get, between memory and the queue.
-    bytes: Box<[u8]>,
 }
 
 impl Executor {
     pub fn new(memory: Loopback, regions: Arc<Regions>) -> Executor {
-        Executor { memory, regions, bytes: vec![0; LONGEST].into() }
+        Executor { memory, regions }
     }
 
     /// Executes the request in `frame`, and queues its reply.
@@ -26,7 +24,7 @@ impl Executor {
     /// # Errors
     /// [`Malformed`]: the frame is no request, and the rest of the connection has no meaning.
     pub fn execute(&mut self, frame: &[u8], out: &mut Outgoing) -> Result<(), Malformed> {
-        let Executor { memory, regions, bytes } = self;
+        let Executor { memory, regions } = self;
         let act = |at: At, act: &mut dyn FnMut(&View, usize) -> Result<u64, FabricError>| {
             let offset = usize::try_from(at.offset).map_err(|_| Refusal::OutOfBounds)?;
             regions.with(at.region, |view| act(view, offset).map_err(|error| refusal(&error)))
@@ -36,9 +34,8 @@ impl Executor {
         let reply = match Request::parse(frame)? {
             Request::Put { at, data } => silent(act(at, &mut |view, at| memory.put(view, at, data).map(|()| 0))),
             Request::Get { at, len } => {
-                let into = &mut bytes[..len];
-                let acted = act(at, &mut |view, at| memory.get(view, at, into).map(|()| 0));
-                Some(acted.map_or_else(Reply::Refused, |_| Reply::Data(&bytes[..len])))
+                let read = |into: &mut [u8]| act(at, &mut |view, at| memory.get(view, at, into).map(|()| 0)).map(drop);
+                out.queue_filled(Reply::data_head(len).bytes(), len, read).err().map(Reply::Refused)
             }
             Request::Cas { at, expected, new, wake } => {
                 word(act(at, &mut |view, at| memory.start_cas(view, at, expected, new, wake)))

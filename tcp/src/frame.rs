@@ -27,7 +27,7 @@ pub const PREFIX: usize = 4;
 /// Bytes of a request before its rest.
 const REQUEST: usize = 24;
 /// Bytes of a reply before its rest.
-const REPLY: usize = 8;
+pub const REPLY: usize = 8;
 /// Most bytes of a frame after its length.
 pub const MOST: usize = REQUEST + LONGEST;
 
@@ -139,6 +139,18 @@ pub fn length(prefix: [u8; PREFIX]) -> Result<usize, Malformed> {
     if (REPLY..=MOST).contains(&length) { Ok(length) } else { Err(Malformed) }
 }
 
+/// The number of data bytes in the frame that begins with `bytes`, if it is a [`Reply::Data`] and its head is there.
+pub fn data_length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let Some((prefix, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    match rest.first_chunk::<REPLY>() {
+        Some([2, 0, 0, 0, 0, 0, 0, 0]) => {
+            let data = length(*prefix)? - REPLY;
+            if data <= LONGEST { Ok(Some(data)) } else { Err(Malformed) }
+        }
+        _ => Ok(None),
+    }
+}
+
 impl<'f> Request<'f> {
     /// The frame: its head, and the data that follow.
     pub fn encode(&self) -> (Head, &'f [u8]) {
@@ -192,11 +204,16 @@ impl<'f> Request<'f> {
 }
 
 impl<'f> Reply<'f> {
+    /// The head of a [`Reply::Data`] with `len` bytes.
+    pub fn data_head(len: usize) -> Head {
+        Head::new(2, len, [])
+    }
+
     /// The frame: its head, and the data that follow.
     pub fn encode(&self) -> (Head, &'f [u8]) {
         match *self {
             Reply::Word(word) => (Head::new(1, 0, [word]), &[]),
-            Reply::Data(data) => (Head::new(2, data.len(), []), data),
+            Reply::Data(data) => (Reply::data_head(data.len()), data),
             Reply::Flushed => (Head::new(3, 0, []), &[]),
             Reply::Refused(why) => (Head::new(4, 0, [why as u64]), &[]),
             Reply::PutRefused(why) => (Head::new(5, 0, [why as u64]), &[]),
@@ -275,6 +292,17 @@ mod tests {
                 assert_eq!(Reply::parse(&frame(reply.encode())), Ok(reply));
             }
         }
+    }
+
+    #[test]
+    fn only_the_head_of_data_begins_them() {
+        let head = |len| Reply::data_head(len).bytes().to_vec();
+        assert_eq!(data_length(&head(LONGEST)), Ok(Some(LONGEST)));
+        assert_eq!(data_length(&[&head(3)[..], &[1, 2]].concat()), Ok(Some(3)));
+        assert_eq!(data_length(&head(3)[..11]), Ok(None), "a part of it");
+        assert_eq!(data_length(Reply::Word(2).encode().0.bytes()), Ok(None));
+        assert_eq!(data_length(&head(LONGEST + 1)), Err(Malformed));
+        assert_eq!(data_length(&[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed), "shorter than a head");
     }
 
     #[test]

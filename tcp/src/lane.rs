@@ -138,14 +138,23 @@ impl<C: Carrier> LaneState<C> {
         let LaneState { carrier, slots, .. } = self;
         let mut some = false;
         let mut receive = || {
+            let mut received = Received::Part;
             loop {
-                let received = carrier.receive()?;
-                while carrier.take(&mut |frame, _| slots.answer(frame))? {
-                    some = true;
+                if let Some(place) = slots.place()? {
+                    match carrier.rest(place)? {
+                        0 => return Ok(()),
+                        bytes => slots.placed(bytes)?,
+                    }
+                } else if let Some(bytes) = carrier.data()? {
+                    slots.begin(bytes)?;
+                } else if !carrier.take(&mut |frame, _| slots.answer(frame))? {
+                    if received != Received::Part {
+                        return Ok(());
+                    }
+                    received = carrier.receive()?;
+                    continue;
                 }
-                if received != Received::Part {
-                    return Ok(());
-                }
+                some = true;
             }
         };
         let received = receive();

@@ -3,13 +3,14 @@
 use crate::carrier::Socket;
 use crate::endpoint::Endpoint;
 use crate::error::TcpError;
-use crate::frame::{At, Request};
+use crate::frame::{At, LONGEST, Request};
 use crate::lane::Ticket;
 use crate::member::{DeferredMemory, Member};
 use crate::messages;
 use crate::regions;
 use crate::replies::Outcome;
 use crate::variables;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use transom_channel::{Changes, Config};
 use transom_launch::Interface;
@@ -18,6 +19,10 @@ use transom_locks::{Awaited, Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, DeferredFree, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, View};
 use transom_windows::{BoxBytes, Fabric, FabricError, OobExchange, Wait};
+
+/// Parts of a long get that are requested before the first has come. Each has a buffer that later parts use again, since
+/// fresh memory takes the kernel longer than its bytes take the network.
+const AHEAD: usize = 3;
 
 /// The provider over TCP: a handle of one rank of a job or team.
 #[derive(Clone)]
@@ -264,14 +269,23 @@ impl Network for Tcp {
     }
 
     fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        from.at(offset, into.len())?;
         if from.is_own {
-            from.at(offset, into.len())?;
             return self.own(from, |view| self.0.node.memory().get(view, offset, into));
         }
-        let buffer = BoxBytes::from(vec![0_u8; into.len()].into_boxed_slice());
-        let bytes = self.finish_moving(self.start_get(from, offset, buffer)?)?;
-        into.copy_from_slice(&bytes);
-        Ok(())
+        let finish = |(part, moving): (&mut [u8], _)| {
+            let bytes = self.finish_moving(moving)?;
+            part.copy_from_slice(&bytes);
+            Ok::<_, FabricError>(bytes)
+        };
+        let mut moving = VecDeque::with_capacity(AHEAD);
+        for (number, part) in into.chunks_mut(LONGEST).enumerate() {
+            let used = if moving.len() == AHEAD { moving.pop_front().map(finish).transpose()? } else { None };
+            let buffer = used.filter(|used| used.len() == part.len());
+            let buffer = buffer.unwrap_or_else(|| vec![0_u8; part.len()].into_boxed_slice().into());
+            moving.push_back((part, self.start_get(from, offset + number * LONGEST, buffer)?));
+        }
+        moving.into_iter().try_for_each(|part| finish(part).map(drop))
     }
 
     fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {

@@ -27,6 +27,8 @@ pub struct Slots {
     left: BTreeMap<u64, Slot>,
     /// Number of the oldest slot without a complete reply.
     unanswered: u64,
+    /// Bytes of that slot's reply that have not been [placed](Self::placed).
+    missing: usize,
     /// Number of requests posted; and of those that are known to have been executed.
     pub posted: u64,
     pub executed: u64,
@@ -121,38 +123,77 @@ impl Slots {
         self.slots.len() + self.left.len()
     }
 
-    /// Records a reply.
+    /// Begins a reply that consists of `len` bytes, which belong at [`place`](Self::place).
+    pub fn begin(&mut self, len: usize) -> io::Result<()> {
+        match self.oldest()?.state {
+            Answer::Data { ref into, answered, .. } if len == LONGEST.min(into.len() - answered) => {
+                self.missing = len;
+                self.placed(0)
+            }
+            _ => Err(malformed(Malformed)),
+        }
+    }
+
+    /// The place of the bytes that come next, if a reply has begun.
+    pub fn place(&mut self) -> io::Result<Option<&mut [u8]>> {
+        let missing = self.missing;
+        if missing == 0 {
+            return Ok(None);
+        }
+        match &mut self.oldest()?.state {
+            Answer::Data { into, answered, .. } => Ok(Some(&mut into[*answered..][..missing])),
+            _ => Ok(None),
+        }
+    }
+
+    /// Records that bytes are in their place.
+    pub fn placed(&mut self, bytes: usize) -> io::Result<()> {
+        self.missing -= bytes;
+        let ends = self.missing == 0;
+        if let Answer::Data { into, answered, refused } = &mut self.oldest()?.state {
+            *answered += bytes;
+            if ends && *answered == into.len() {
+                let bytes = std::mem::replace(into, no_bytes());
+                let result = refused.map_or(Ok(Outcome::Data(bytes)), Err);
+                self.end(result)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a reply that has no data.
     pub fn answer(&mut self, frame: &[u8]) -> io::Result<()> {
-        let unexpected = || malformed(Malformed);
         let reply = Reply::parse(frame).map_err(malformed)?;
         if let Reply::PutRefused(why) = reply {
             self.refused.get_or_insert(why);
             return Ok(());
         }
-        let at = (self.unanswered - self.first) as usize;
-        let slot = self.slots.get_mut(at).ok_or_else(unexpected)?;
-        let result = match (&mut slot.state, reply) {
-            (Answer::Data { into, answered, refused }, Reply::Data(_) | Reply::Refused(_)) => {
-                let part = LONGEST.min(into.len() - *answered);
-                match reply {
-                    Reply::Data(data) if data.len() == part => into[*answered..][..part].copy_from_slice(data),
-                    Reply::Refused(why) => *refused = refused.or(Some(why)),
-                    _ => return Err(unexpected()),
-                }
-                *answered += part;
+        let result = match (&mut self.oldest()?.state, reply) {
+            (Answer::Data { into, answered, refused }, Reply::Refused(why)) => {
+                let why = *refused.get_or_insert(why);
+                *answered += LONGEST.min(into.len() - *answered);
                 if *answered < into.len() {
                     return Ok(());
                 }
-                match refused {
-                    Some(why) => Err(*why),
-                    None => Ok(Outcome::Data(std::mem::replace(into, no_bytes()))),
-                }
+                Err(why)
             }
             (Answer::Word, Reply::Word(word)) => Ok(Outcome::Word(word)),
             (Answer::Flushed, Reply::Flushed) => Ok(Outcome::Flushed),
             (Answer::Word | Answer::Flushed, Reply::Refused(why)) => Err(why),
-            _ => return Err(unexpected()),
+            _ => return Err(malformed(Malformed)),
         };
+        self.end(result)
+    }
+
+    /// The slot that the next reply belongs to.
+    fn oldest(&mut self) -> io::Result<&mut Slot> {
+        let at = (self.unanswered - self.first) as usize;
+        self.slots.get_mut(at).ok_or_else(|| malformed(Malformed))
+    }
+
+    /// Records the result of the oldest slot without one.
+    fn end(&mut self, result: Result<Outcome, Refusal>) -> io::Result<()> {
+        let slot = self.oldest()?;
         slot.state = if slot.wanted { Answer::Done(result) } else { Answer::Taken };
         self.executed = slot.posted;
         self.unanswered += 1;

@@ -6,6 +6,8 @@ use std::io;
 
 /// Length of the queue of replies, in bytes, from which no more requests of that peer are executed.
 const FULL: usize = 256 << 10;
+/// Length of the queue from which it is sent before the next request.
+const LONG: usize = 64 << 10;
 /// Requests of one peer that are executed before the other peers' turn.
 const AT_ONCE: usize = 64;
 
@@ -33,6 +35,9 @@ pub fn turn(carrier: &mut impl Carrier, executor: &mut Executor) -> io::Result<W
         }
         if carrier.take(&mut |frame, out| executor.execute(frame, out).map_err(malformed))? {
             executed += 1;
+            if carrier.outgoing().len() >= LONG {
+                carrier.push()?;
+            }
         } else if received != Received::Part {
             break true;
         } else {

@@ -359,7 +359,8 @@ fn short_reply_of_a_get_breaks_the_lane() {
     let got = lane.start_get(At { region: 1, offset: 0 }, into, ok).unwrap();
     let (head, data) = Reply::Data(&[7; 50]).encode();
     theirs.write_all(&[head.bytes(), data].concat()).unwrap();
-    assert!(matches!(got.wait(ok), Err(Halt::Broken(_))));
+    let too_late = || Err(FabricError::PeerDied { rank: 3 });
+    assert!(matches!(got.wait(too_late), Err(Halt::Broken(_))));
 }
 
 /// A peer that sends what no target sends must not be believed, nor end the process.
