@@ -60,8 +60,8 @@ impl HybridWire {
 }
 
 impl NetworkWire for HybridWire {
-    /// Ranks of this host notify the event count; a network may not. A rank without others on its host sleeps until the
-    /// network has something.
+    /// Ranks of this host notify the event count; a network may not, and rings it then at arrivals. A rank without others
+    /// on its host sleeps until the network has something.
     fn waiter(&self) -> Waiter {
         let far = self.far.waiter();
         if self.ranks.len() == 1 && far.is_woken_by_arrivals() { far } else { self.near.waiter().beside(far) }

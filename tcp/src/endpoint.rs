@@ -6,7 +6,7 @@ use crate::error::TcpError;
 use crate::execute::Executor;
 use crate::greet::{Hello, Secret, Use, greet};
 use crate::lane::{Halt, Lane};
-use crate::listen::{House, Service};
+use crate::listen::{House, Service, Watch};
 use crate::mail::Mail;
 use crate::regions::Regions;
 use crate::variables::LISTEN_AT;
@@ -104,6 +104,11 @@ impl Endpoint {
     /// Serves peers that have requests, on behalf of a thread that waits for something else.
     pub fn help(&self) {
         self.service.help();
+    }
+
+    /// Watches a descriptor for a thread that sleeps elsewhere.
+    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+        self.service.watch(descriptor)
     }
 
     /// The lane to a peer, by its rank in the job. Connects it, if it is not. `check` fails if the peer is gone.

@@ -17,7 +17,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transom_launch::lock;
+use transom_shm_loopback::messages::Arrivals;
 
 /// Time within which a connection must have proved its rank.
 const GREET_WITHIN: Duration = Duration::from_secs(10);
@@ -89,6 +90,11 @@ impl Service {
         self.shared.help();
     }
 
+    /// Watches a descriptor for a thread that sleeps elsewhere.
+    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+        self.shared.watch(descriptor)
+    }
+
     /// [`help`](Self::help) for a lane, which may outlive the service.
     pub fn helper(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = self.shared.clone();
@@ -107,17 +113,56 @@ impl Drop for Service {
         let mut state = lock(&self.shared.state);
         state.served.clear();
         state.strangers.clear();
+        state.rings.clear();
+    }
+}
+
+/// A descriptor whose arrivals ring, once for each time that the watch is armed.
+pub struct Watch {
+    shared: Arc<Shared>,
+    descriptor: Arc<OwnedFd>,
+    number: u64,
+}
+
+impl Arrivals for Watch {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn ring_by(&self, ring: Box<dyn Fn() + Send + Sync>) {
+        lock(&self.shared.state).rings.insert(self.number, Ring { descriptor: self.descriptor.clone(), ring });
+    }
+
+    fn arm(&self) {
+        // If it fails, the sleep lasts as long as one without arrivals.
+        let data = epoll::EventData::new_u64(self.number);
+        let _ = epoll::modify(&self.shared.epoll, &self.descriptor, data, epoll::EventFlags::IN);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = epoll::delete(&self.shared.epoll, &self.descriptor);
+        lock(&self.shared.state).rings.remove(&self.number);
     }
 }
 
 impl Shared {
+    fn watch(self: &Arc<Self>, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+        let mut state = lock(&self.state);
+        let number = state.next;
+        state.next += 1;
+        epoll::add(&self.epoll, &descriptor, epoll::EventData::new_u64(number), epoll::EventFlags::empty())?;
+        Ok(Watch { shared: self.clone(), descriptor, number })
+    }
+
     fn open(listener: TcpListener, house: House, executor: Executor) -> io::Result<Shared> {
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-        let (strangers, served, ready) = Default::default();
+        let (strangers, served, rings, ready) = Default::default();
         let state = Loop {
             epoll: epoll.clone(),
             listener,
@@ -125,6 +170,7 @@ impl Shared {
             executor,
             strangers,
             served,
+            rings,
             ready,
             next: FIRST,
             paused: None,
@@ -209,6 +255,12 @@ struct Served {
     wants: Wants,
 }
 
+/// What to call once a watched descriptor is readable.
+struct Ring {
+    descriptor: Arc<OwnedFd>,
+    ring: Box<dyn Fn() + Send + Sync>,
+}
+
 struct Loop {
     epoll: Arc<OwnedFd>,
     listener: TcpListener,
@@ -216,6 +268,7 @@ struct Loop {
     executor: Executor,
     strangers: BTreeMap<u64, Stranger>,
     served: BTreeMap<u64, Served>,
+    rings: BTreeMap<u64, Ring>,
     /// Connections with requests that have arrived and were not executed yet.
     ready: Vec<u64>,
     /// Number of the next connection.
@@ -260,10 +313,19 @@ impl Loop {
                 WAKE => {}
                 LISTENER => self.accept(),
                 number if self.strangers.contains_key(&number) => self.greet(number),
+                number if self.rings.contains_key(&number) => self.ring(number),
                 number => self.serve(number),
             }
         }
         self.tick();
+    }
+
+    /// Rings, and not again before the watch is armed.
+    fn ring(&self, number: u64) {
+        let Some(Ring { descriptor, ring }) = self.rings.get(&number) else { return };
+        let (data, none) = (epoll::EventData::new_u64(number), epoll::EventFlags::empty());
+        let _ = epoll::modify(&self.epoll, descriptor, data, none);
+        ring();
     }
 
     /// Ends connections that have not proved their rank in time, and accepts again after a pause.

@@ -21,5 +21,5 @@ pub use crate::progress::ProgressHook;
 pub use bytes::{Bytes, Lasting, Owner, WireCache};
 pub use inbox::{CELLS, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM_ANY as BOTH_COPY_FROM;
-pub use wait::{Look, Naps, Waiter};
+pub use wait::{Arrivals, Look, Naps, Waiter};
 pub use wire::ShmWire;

@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -26,19 +26,29 @@ pub struct Waiter {
     /// are set.
     inbox: Option<Inbox>,
     naps: Option<Naps>,
-    /// Used only without an inbox: a thread sleeps at one of the two.
-    arrivals: Option<Arc<Arrivals>>,
+    /// Arrivals by another transport. They end sleeps at its descriptor or, with an inbox, ring the event count.
+    arrivals: Option<Arc<Sleepers>>,
 }
 
-/// A descriptor that is readable when something has arrived, and the threads that sleep until then.
-struct Arrivals {
-    descriptor: Arc<OwnedFd>,
+/// Tells when something has arrived by a transport that does not notify an event count.
+pub trait Arrivals: Send + Sync {
+    /// The descriptor that is readable while something has arrived that was not taken.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Has `ring` called from now on, once for each [`arm`](Self::arm).
+    fn ring_by(&self, ring: Box<dyn Fn() + Send + Sync>);
+    /// Has it called when something arrives, or soon if something has arrived.
+    fn arm(&self);
+}
+
+/// Threads that sleep until something arrives by another transport.
+struct Sleepers {
+    arrivals: Arc<dyn Arrivals>,
     /// Readable once another thread of this rank has woken the sleepers.
     wake: OwnedFd,
     sleepers: AtomicU32,
 }
 
-impl Arrivals {
+impl Sleepers {
     /// Sleeps until something has arrived or another thread [wakes](Self::wake) this one, for `most` at most, unless
     /// `awake` returns a result.
     fn sleep<R, E>(&self, most: Duration, mut awake: impl FnMut() -> Result<Option<R>, E>) -> Result<Option<R>, E> {
@@ -47,7 +57,8 @@ impl Arrivals {
         let found = awake();
         if matches!(found, Ok(None)) {
             let most = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
-            let mut ready = [&*self.descriptor, &self.wake].map(|fd| PollFd::new(fd, PollFlags::IN));
+            let mut ready =
+                [self.arrivals.descriptor(), self.wake.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             // An error ends the sleep. Of several sleepers one may take the wake-up of another, which sleeps on.
             if poll(&mut ready, Some(&most)).is_ok_and(|_| !ready[1].revents().is_empty()) {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
@@ -96,25 +107,27 @@ impl Waiter {
         Waiter { rank, oversubscribed, inbox: None, naps: Some(naps), arrivals: None }
     }
 
-    /// Ends the sleeps of a waiter without an event count also when `descriptor` is readable.
+    /// Ends the sleeps of a waiter without an event count also when something arrives.
     ///
     /// # Errors
     /// The process has no descriptor left.
-    pub fn woken_by(self, descriptor: Arc<OwnedFd>) -> io::Result<Waiter> {
+    pub fn woken_by(self, arrivals: Arc<dyn Arrivals>) -> io::Result<Waiter> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let arrivals = Arrivals { descriptor, wake, sleepers: AtomicU32::new(0) };
-        Ok(Waiter { arrivals: Some(Arc::new(arrivals)), ..self })
+        Ok(Waiter { arrivals: Some(Arc::new(Sleepers { arrivals, wake, sleepers: AtomicU32::new(0) })), ..self })
     }
 
-    /// Returns whether a descriptor ends the sleeps.
+    /// Returns whether arrivals end the sleeps.
     pub fn is_woken_by_arrivals(&self) -> bool {
         self.arrivals.is_some()
     }
 
     /// Extends this waiter for a rank that also receives by other transports. `others` supplies the rank's number in
-    /// the job and the sleep times.
+    /// the job, the sleep times, and the arrivals that end a sleep.
     pub fn beside(self, others: Waiter) -> Waiter {
-        Waiter { rank: others.rank, naps: others.naps, ..self }
+        if let (Some(inbox), Some(others)) = (self.inbox.clone(), &others.arrivals) {
+            others.arrivals.ring_by(Box::new(move || notify(&inbox.view.header().event)));
+        }
+        Waiter { rank: others.rank, naps: others.naps, arrivals: others.arrivals, ..self }
     }
 
     /// Parks until an event, for `most` at most, unless `awake` returns a result. If some transports do not notify, the
@@ -130,9 +143,17 @@ impl Waiter {
             std::mem::replace(first, next)
         });
         let event = self.inbox.as_ref().map(|inbox| &inbox.view.header().event);
+        // Armed once the thread counts as parked: it would miss an earlier ring.
+        let awake_or_armed = || {
+            let found = awake()?;
+            if let (None, Some(others)) = (&found, &self.arrivals) {
+                others.arrivals.arm();
+            }
+            Ok(found)
+        };
         match (event, brief) {
             (Some(event), None) => park(event, most, awake),
-            (Some(event), Some(brief)) => park(&Brief(event, brief), most, awake),
+            (Some(event), Some(brief)) => park(&Brief(event, brief), most, awake_or_armed),
             (None, brief) => {
                 let brief = brief.unwrap_or_default().min(most);
                 if let Some(arrivals) = &self.arrivals {
@@ -265,14 +286,44 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Loopback;
+    use crate::messages::ShmWire;
     use std::os::unix::net::UnixStream;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
 
     const LONG: Duration = Duration::from_secs(300);
 
+    const NAPS: Naps = Naps { first: LONG, longest: LONG, longest_idle: LONG };
+
+    type Ring = Box<dyn Fn() + Send + Sync>;
+
+    /// Arrivals at a descriptor; and how to ring, each time it is to.
+    struct Test {
+        descriptor: OwnedFd,
+        ring: Mutex<Option<Ring>>,
+        armed: AtomicU32,
+    }
+
+    impl Arrivals for Test {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.descriptor.as_fd()
+        }
+
+        fn ring_by(&self, ring: Ring) {
+            *self.ring.lock().unwrap() = Some(ring);
+        }
+
+        fn arm(&self) {
+            self.armed.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn arrivals(descriptor: OwnedFd) -> Arc<Test> {
+        Arc::new(Test { descriptor, ring: Mutex::new(None), armed: AtomicU32::new(0) })
+    }
+
     fn waiter(descriptor: OwnedFd) -> Waiter {
-        let naps = Naps { first: LONG, longest: LONG, longest_idle: LONG };
-        Waiter::without_a_bell(0, true, naps).woken_by(Arc::new(descriptor)).unwrap()
+        Waiter::without_a_bell(0, true, NAPS).woken_by(arrivals(descriptor)).unwrap()
     }
 
     /// Without its wake-up the thread would sleep for minutes.
@@ -301,5 +352,21 @@ mod tests {
         let waiter = waiter(mine.into());
         ends_a_sleep(waiter.clone(), || waiter.ring());
         ends_a_sleep(waiter.clone(), || waiter.ring());
+    }
+
+    #[test]
+    fn arrival_rings_a_rank_with_neighbours() {
+        let arrivals = arrivals(UnixStream::pair().unwrap().0.into());
+        let others = Waiter::without_a_bell(7, true, NAPS).woken_by(arrivals.clone()).unwrap();
+        // SAFETY: the job's only wire.
+        let near = unsafe { ShmWire::open(&Loopback::alone().unwrap()) }.unwrap();
+        let waiter = near.waiter().beside(others);
+        assert_eq!(waiter.rank(), 7);
+        ends_a_sleep(waiter, || {
+            while arrivals.armed.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            arrivals.ring.lock().unwrap().as_ref().unwrap()();
+        });
     }
 }

@@ -18,7 +18,10 @@ fn without_thread() -> (Shared, UnixStream) {
     epoll::add(&shared.epoll, &mine, epoll::EventData::new_u64(FIRST), epoll::EventFlags::IN).unwrap();
     let wants = Wants { turn: false, to_receive: true, to_send: false };
     let served = Served { carrier: Socket::new(mine), peer: 1, wants };
-    lock(&shared.state).served.insert(FIRST, served);
+    let mut state = lock(&shared.state);
+    state.served.insert(FIRST, served);
+    state.next = FIRST + 1;
+    drop(state);
     (shared, peer)
 }
 
@@ -95,4 +98,32 @@ fn strangers_are_bounded_in_number() {
     help_until(&shared, || lock(&shared.state).next == first + silent.len() as u64);
     let strangers = lock(&shared.state).strangers.len();
     assert!(strangers <= STRANGERS, "{strangers} connections have not proved their rank");
+}
+
+#[test]
+fn armed_watch_rings_once_for_what_has_arrived() {
+    let (shared, mut peer) = without_thread();
+    let shared = Arc::new(shared);
+    let (mine, mut other) = UnixStream::pair().unwrap();
+    let watch = shared.watch(Arc::new(mine.into())).unwrap();
+    let rings = Arc::new(AtomicU64::new(0));
+    let counted = rings.clone();
+    watch.ring_by(Box::new(move || _ = counted.fetch_add(1, SeqCst)));
+    // Served by the same looks that would ring.
+    let mut looks = |rung| {
+        for _ in 0..3 {
+            peer.write_all(Request::Flush.encode().0.bytes()).unwrap();
+            help_until(&shared, || peer.read(&mut [0; 100]).is_ok());
+        }
+        assert_eq!(rings.load(SeqCst), rung);
+    };
+    other.write_all(&[1]).unwrap();
+    looks(0);
+    watch.arm();
+    looks(1);
+    watch.arm();
+    looks(2);
+    drop(watch);
+    looks(2);
+    assert!(lock(&shared.state).rings.is_empty());
 }
