@@ -172,7 +172,7 @@ impl Control {
     /// Registers a group in which this rank makes collectives.
     pub(super) fn join(self: &Arc<Self>, group: &Arc<Group>) -> Result<(), Error> {
         self.step(Step::Join(group.clone()));
-        self.listen(&group.comm.hub)
+        self.listen(&group.comm.progress_engine)
     }
 
     /// Records that this rank makes no more collectives in `context`.
@@ -191,15 +191,15 @@ impl Control {
 
     /// Marks this rank as creating the window or value `window` until the guard is dropped. Meanwhile the rank reports
     /// that to ranks that wait in a split of the same world.
-    pub fn making(self: &Arc<Self>, hub: &ProgressEngine, window: (u32, u32)) -> Result<Making, Error> {
-        self.listen(hub)?;
+    pub fn making(self: &Arc<Self>, progress_engine: &ProgressEngine, window: (u32, u32)) -> Result<Making, Error> {
+        self.listen(progress_engine)?;
         lock(&self.making).push(window);
         Ok(Making { control: self.clone(), window })
     }
 
     /// Starts receiving control messages, unless this rank already does.
-    pub(super) fn listen(self: &Arc<Self>, hub: &ProgressEngine) -> Result<(), Error> {
-        hub.with(|core| {
+    pub(super) fn listen(self: &Arc<Self>, progress_engine: &ProgressEngine) -> Result<(), Error> {
+        progress_engine.with(|core| {
             if !std::mem::replace(&mut self.changes().listens, true) {
                 core.attend(Box::new(Listener { control: self.clone(), ..Listener::default() }));
             }
@@ -418,7 +418,7 @@ mod tests {
         crate::threads(1, |world| {
             let mut listener = Listener::default();
             (0..10_000).for_each(|calls| listener.control.leave(6 * calls, Left { calls, ..Left::default() }));
-            world.space().comm().unwrap().hub.with(|core| listener.change(core)).unwrap();
+            world.space().comm().unwrap().progress_engine.with(|core| listener.change(core)).unwrap();
             let kept: Vec<_> = listener.left.iter().map(|(context, left)| (*context, left.calls)).collect();
             assert_eq!(kept, (10_000 - LEFT as u32..10_000).rev().map(|calls| (6 * calls, calls)).collect::<Vec<_>>());
         })

@@ -188,7 +188,7 @@ impl Group {
              (a mutex around each call), or split a team for each thread",
             self.comm.rank()
         );
-        let failed = self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
+        let failed = self.comm.progress_engine.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
         failed.err().unwrap_or(Error::Misuse { why })
     }
 
@@ -236,7 +236,7 @@ impl Group {
         turn.watched -= 1;
         let begun = Instant::now();
         while lock(&self.under_way).calls.contains_key(&made.number) && begun.elapsed() < WATCHED_FOR {
-            self.comm.hub.progress_now();
+            self.comm.progress_engine.progress_now();
             std::thread::yield_now();
         }
     }
@@ -362,15 +362,15 @@ impl Group {
     pub fn stopped(&self, error: Option<Error>) -> Error {
         let call = "a collective that another rank abandoned";
         let reason = match error {
-            Some(error) => self.comm.hub.with(|core| self.fail(core, error)),
+            Some(error) => self.comm.progress_engine.with(|core| self.fail(core, error)),
             None => {
                 let told = Instant::now() + PATIENCE;
-                let told = self.comm.hub.wait_until(&call, Awaited::Anyone, told, |_| self.broken());
+                let told = self.comm.progress_engine.wait_until(&call, Awaited::Anyone, told, |_| self.broken());
                 told.and_then(|told| match told {
                     Some(_) => Ok(()),
                     None => {
                         let why = "another rank abandoned a collective call and gave no reason".into();
-                        self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why }))
+                        self.comm.progress_engine.with(|core| self.fail(core, Error::Mismatch { why }))
                     }
                 })
             }
@@ -476,7 +476,8 @@ impl Group {
         if lock(&self.patience).ends(waiting)
             && let Some(made) = self.made.find(waiting.wrapping_sub(1))
         {
-            let _ = self.comm.hub.with(|core| self.others().for_each(|rank| self.ask_one(core, rank, made)));
+            let _ =
+                self.comm.progress_engine.with(|core| self.others().for_each(|rank| self.ask_one(core, rank, made)));
         }
     }
 }

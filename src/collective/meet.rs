@@ -83,7 +83,7 @@ impl World {
         match calls.iter().position(|theirs| *theirs != calls[0]) {
             Some(rank) => {
                 let error = Group::mismatch((0, calls[0]), (rank, calls[rank]));
-                group.comm.hub.with(|core| group.fail(core, error.clone()))?;
+                group.comm.progress_engine.with(|core| group.fail(core, error.clone()))?;
                 Err(error)
             }
             None => Ok(()),

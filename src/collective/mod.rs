@@ -88,7 +88,7 @@ impl Collectives {
         if self.member.get().is_none() && !messages.is_last() {
             self.control.leave(messages.context(), control::Left::default());
             // If messages are unavailable, no rank can wait for this one.
-            let _ = messages.hub().and_then(|hub| self.control.listen(hub));
+            let _ = messages.progress_engine().and_then(|progress_engine| self.control.listen(progress_engine));
         }
     }
 }
@@ -342,7 +342,7 @@ impl fmt::Display for Waits<'_> {
 fn carry_out<F: Fold>(group: &Group, made: CallId, running: &mut Running<F>) -> Result<(), Error> {
     let (call, mut panic) = (Waits(group, made), None);
     loop {
-        let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.progress(core) {
+        let turned = group.comm.progress_engine.wait(&call, Awaited::Anyone, |core| match running.progress(core) {
             Progressed::Waiting => None,
             turned => Some(turned),
         });
@@ -350,7 +350,7 @@ fn carry_out<F: Fold>(group: &Group, made: CallId, running: &mut Running<F>) -> 
             Ok(Progressed::Arrived) => {
                 running.fold_round();
                 // Fails only if this rank has left and its engine is closed: then nothing uses the memory any more.
-                panic = group.comm.hub.with(|core| running.panicked(core))?.or(panic);
+                panic = group.comm.progress_engine.with(|core| running.panicked(core))?.or(panic);
             }
             Ok(Progressed::Waiting) => {}
             Ok(Progressed::Done) => return Ok(()),

@@ -485,7 +485,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let made = group.begin_to_start(&mut turn, signature)?;
     let memory = CallBuffers::new(given, data, size_of::<T>(), scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
-    let id = group.comm.hub.with(|core| {
+    let id = group.comm.progress_engine.with(|core| {
         let id = core.start(Box::new(Started::new(running)));
         // The engine is still locked: no turn can run before the scope has registered the loan.
         if let Some(scope) = lender {
@@ -494,7 +494,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
         id
     })?;
     // Posts the first messages before the program waits, and before another thread may start the next call.
-    group.comm.hub.progress_now();
+    group.comm.progress_engine.progress_now();
     group.watch_threads(&mut turn, made);
     drop(turn);
     let call = Name::Other { name: signature.name() };

@@ -34,7 +34,7 @@ pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
     /// Progress engine of this rank, or the error for which the rank has no messages.
-    hub: Result<Arc<ProgressEngine>, Error>,
+    progress_engine: Result<Arc<ProgressEngine>, Error>,
     /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it open.
     events: OnceLock<Events>,
     /// World numbers given out for worlds that this rank leads, that of the job included.
@@ -56,14 +56,14 @@ pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
     /// Progress engine, which closes `contexts` when the team and all its requests are dropped.
-    hub: Option<Arc<ProgressEngine>>,
+    progress_engine: Option<Arc<ProgressEngine>>,
     contexts: RangeInclusive<u32>,
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
-        if let Some(hub) = &self.hub {
-            hub.disband(self.contexts.clone());
+        if let Some(progress_engine) = &self.progress_engine {
+            progress_engine.disband(self.contexts.clone());
         }
     }
 }
@@ -75,7 +75,7 @@ pub(crate) struct Comm(Arc<Ranks>);
 /// The ranks that send in one context, and the engine that carries their messages.
 #[derive(Clone)]
 pub(crate) struct Ranks {
-    pub hub: Arc<ProgressEngine>,
+    pub progress_engine: Arc<ProgressEngine>,
     pub context: u32,
     rank: Rank,
     size: usize,
@@ -93,8 +93,8 @@ impl Deref for Comm {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        if let Ok(hub) = &self.hub {
-            hub.close(std::thread::panicking());
+        if let Ok(progress_engine) = &self.progress_engine {
+            progress_engine.close(std::thread::panicking());
         }
     }
 }
@@ -104,10 +104,10 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = ProgressEngine::open(&root)
+        let progress_engine = ProgressEngine::open(&root)
             .inspect_err(|error| tracing::warn!(%error, "this rank can send and receive no messages"));
         let (rank, size) = (root.rank(), root.size());
-        let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
+        let presence = Arc::new(Presence { root, progress_engine, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
     }
 
@@ -142,8 +142,8 @@ impl Space {
         }
         let context = context(ranks[leader], offers[leader], of_each);
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
-        let (hub, contexts) = (self.presence.hub.as_ref().ok().cloned(), contexts(context));
-        let team = Some(Arc::new(Team { ranks, places, hub, contexts }));
+        let (progress_engine, contexts) = (self.presence.progress_engine.as_ref().ok().cloned(), contexts(context));
+        let team = Some(Arc::new(Team { ranks, places, progress_engine, contexts }));
         let presence = self.presence.clone();
         Ok(Space { presence, context, rank: place, size: members.len(), team, comm: OnceLock::new() })
     }
@@ -175,13 +175,13 @@ impl Space {
     }
 
     /// Returns the engine for the first message call in this world. From then on, waits make progress on messages.
-    pub(crate) fn hub(&self) -> Result<&Arc<ProgressEngine>, Error> {
-        self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
+    pub(crate) fn progress_engine(&self) -> Result<&Arc<ProgressEngine>, Error> {
+        self.presence.progress_engine.as_ref().inspect(|progress_engine| progress_engine.touch()).map_err(Error::clone)
     }
 
     /// Returns the engine for calls that send no messages. Whether waits make progress on messages does not change.
     pub(crate) fn quiet_hub(&self) -> Option<&Arc<ProgressEngine>> {
-        self.presence.hub.as_ref().ok()
+        self.presence.progress_engine.as_ref().ok()
     }
 
     pub(super) fn events(&self) -> Result<&Events, Error> {
@@ -216,13 +216,13 @@ impl Space {
 
     #[cold]
     fn first(&self) -> Result<&Comm, Error> {
-        let hub = self.hub()?.clone();
+        let progress_engine = self.progress_engine()?.clone();
         let team = self.team.clone();
         let (rank, size) = (self.rank, self.size);
         if let Some(team) = &team {
-            hub.team(team.contexts.clone(), &team.ranks)?;
+            progress_engine.team(team.contexts.clone(), &team.ranks)?;
         }
-        Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { hub, context: self.context, rank, size, team }))))
+        Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { progress_engine, context: self.context, rank, size, team }))))
     }
 }
 
@@ -383,8 +383,8 @@ mod tests {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
-            let known = || world.space().comm().unwrap().hub.with(|core| core.engine.teams()).unwrap();
-            let opened = || world.space().comm().unwrap().hub.with(|core| core.opened.len()).unwrap();
+            let known = || world.space().comm().unwrap().progress_engine.with(|core| core.engine.teams()).unwrap();
+            let opened = || world.space().comm().unwrap().progress_engine.with(|core| core.opened.len()).unwrap();
             for round in 0..40 {
                 let team = world.split(Some(world.rank() as u64 % 2), 0)?.expect("a colour was named");
                 let next = (team.rank() + 1) % team.size();

@@ -20,22 +20,22 @@ thread_local! {
 /// Handles a poll that returns `Pending`. Nothing but polls makes progress under another executor, or under `block_on`
 /// of another rank of this process, unless the rank has a progress thread. The task is then woken at once. To leave the
 /// core to the awaited rank, such a poll first waits briefly and yields.
-pub(super) fn pending(hub: &ProgressEngine, context: &Context<'_>) {
-    if !std::ptr::eq(DRIVEN.get(), hub) && !hub.thread.runs() {
-        hub.wait_briefly();
+pub(super) fn pending(progress_engine: &ProgressEngine, context: &Context<'_>) {
+    if !std::ptr::eq(DRIVEN.get(), progress_engine) && !progress_engine.thread.runs() {
+        progress_engine.wait_briefly();
         context.waker().wake_by_ref();
     }
 }
 
 struct Woken {
     again: AtomicBool,
-    hub: Arc<ProgressEngine>,
+    progress_engine: Arc<ProgressEngine>,
 }
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.again.store(true, SeqCst);
-        self.hub.ring();
+        self.progress_engine.ring();
     }
 }
 
@@ -48,19 +48,19 @@ impl Drop for Driving {
     }
 }
 
-pub(super) fn block_on<F: Future>(hub: &Arc<ProgressEngine>, future: F) -> Result<F::Output, Error> {
+pub(super) fn block_on<F: Future>(progress_engine: &Arc<ProgressEngine>, future: F) -> Result<F::Output, Error> {
     let mut future = pin!(future);
-    let woken = Arc::new(Woken { again: AtomicBool::new(false), hub: hub.clone() });
+    let woken = Arc::new(Woken { again: AtomicBool::new(false), progress_engine: progress_engine.clone() });
     let waker = Waker::from(woken.clone());
     loop {
         let polled = {
-            let _driving = Driving(DRIVEN.replace(Arc::as_ptr(hub)));
+            let _driving = Driving(DRIVEN.replace(Arc::as_ptr(progress_engine)));
             future.as_mut().poll(&mut Context::from_waker(&waker))
         };
         if let Poll::Ready(output) = polled {
             return Ok(output);
         }
-        let call = WaitingForSome { hub, call: "block_on", keys: Core::awaited };
-        hub.wait(&call, Awaited::Anyone, |_| woken.again.swap(false, SeqCst).then_some(()))?;
+        let call = WaitingForSome { progress_engine, call: "block_on", keys: Core::awaited };
+        progress_engine.wait(&call, Awaited::Anyone, |_| woken.again.swap(false, SeqCst).then_some(()))?;
     }
 }

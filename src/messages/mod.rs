@@ -103,7 +103,7 @@ impl World {
         let comm = self.space().comm()?;
         let Some(to) = comm.target(to.into())? else { return Ok(()) };
         let bytes: &[u8] = bytemuck::cast_slice(data);
-        match comm.hub.send_short(to, comm.context, tag.number(), bytes) {
+        match comm.progress_engine.send_short(to, comm.context, tag.number(), bytes) {
             Some(true) => Ok(()),
             Some(false) => send_long("send", comm, to, tag.number(), bytes, false),
             None => Err(Error::Closed),
@@ -238,7 +238,7 @@ impl World {
             return self.recv_into(from, tags, into);
         }
         // The rendezvous request goes first: the peer may read the data while this rank reads the peer's.
-        let _attending = comm.hub.attending();
+        let _attending = comm.progress_engine.attending();
         self.scope(|scope| {
             let going = scope.isend(to, tag, data);
             let coming = scope.irecv(from, tags, into);
@@ -471,7 +471,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn progress(&self) -> Result<(), Error> {
-        self.space().comm()?.hub.progress_now();
+        self.space().comm()?.progress_engine.progress_now();
         Ok(())
     }
 
@@ -497,7 +497,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        futures::block_on(&self.space().comm()?.hub, future)
+        futures::block_on(&self.space().comm()?.progress_engine, future)
     }
 
     /// Counts of this rank's messages by protocol, since the rank started.
@@ -513,6 +513,6 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn counters(&self) -> Result<Counters, Error> {
-        self.space().comm()?.hub.counters()
+        self.space().comm()?.progress_engine.counters()
     }
 }

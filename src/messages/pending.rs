@@ -250,7 +250,10 @@ fn ended(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 
 /// Makes progress once on each engine of the requests.
 fn progress(requests: &[&mut dyn Pending]) {
-    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.progress_now());
+    Ways::of(requests.iter().map(|request| request.way()))
+        .hubs
+        .iter()
+        .for_each(|progress_engine| progress_engine.progress_now());
 }
 
 fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Option<Instant>) -> Option<usize> {
@@ -278,10 +281,10 @@ impl Ways {
         for Way(way) in ways {
             match way {
                 None => all.polls = true,
-                Some((hub, key)) => {
+                Some((progress_engine, key)) => {
                     all.keys.push(key);
-                    if !all.hubs.iter().any(|known| Arc::ptr_eq(known, &hub)) {
-                        all.hubs.push(hub);
+                    if !all.hubs.iter().any(|known| Arc::ptr_eq(known, &progress_engine)) {
+                        all.hubs.push(progress_engine);
                     }
                 }
             }
@@ -291,12 +294,17 @@ impl Ways {
 
     /// Waits until `look` returns a value; `None` after `until`.
     pub fn wait<R>(self, call: &'static str, until: Option<Instant>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-        if let [hub] = &self.hubs[..] {
+        if let [progress_engine] = &self.hubs[..] {
             let keys = |core: &Core| self.keys.iter().copied().filter(|key| core.is_under_way(*key)).collect();
-            return hub.wait_for_any(&WaitingForSome { hub, call, keys }, until, self.polls, look);
+            return progress_engine.wait_for_any(
+                &WaitingForSome { progress_engine, call, keys },
+                until,
+                self.polls,
+                look,
+            );
         }
         loop {
-            self.hubs.iter().for_each(|hub| hub.progress_now());
+            self.hubs.iter().for_each(|progress_engine| progress_engine.progress_now());
             let found = look();
             if found.is_some() || until.is_some_and(|until| until <= Instant::now()) {
                 return found;

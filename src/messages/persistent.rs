@@ -94,7 +94,7 @@ impl World {
         let select = comm.select(from.into(), tag.into().number())?;
         // A source of a persistent receive sends often, so it gets a ring.
         if let Some(source) = select.and_then(|select| select.source) {
-            comm.hub.with(|core| core.engine.expect(source))?;
+            comm.progress_engine.with(|core| core.engine.expect(source))?;
         }
         Ok(Persistent::new(buffer, None, move |buffer| {
             let Some(select) = select else { return Ok(Request::over(Ok(((), NOTHING)))) };

@@ -85,7 +85,7 @@ impl World {
     /// # Examples
     /// See [`pipe`](crate::pipe).
     pub fn pipe(&self, peer: Rank) -> Result<Pipe, Error> {
-        let config = self.space().comm()?.hub.with(|core| core.engine.config().pipe)?;
+        let config = self.space().comm()?.progress_engine.with(|core| core.engine.config().pipe)?;
         self.pipe_with(peer, config)
     }
 
@@ -117,7 +117,7 @@ impl World {
     pub fn pipe_with(&self, peer: Rank, config: Config) -> Result<Pipe, Error> {
         let comm = self.space().comm()?;
         let to = comm.to_job(peer)?;
-        let (opened, number) = comm.hub.with(|core| {
+        let (opened, number) = comm.progress_engine.with(|core| {
             let number = core.opened.entry((comm.context, to)).or_default();
             *number = number.wrapping_add(2);
             (core.engine.pipe_open(to, config), *number)
@@ -137,17 +137,17 @@ impl World {
         // The ends exchange their offers in messages of the library. Neither writes, nor leaves, before both have
         // joined.
         let theirs = exchange(comm, to, number, &offer.encode())?;
-        let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
+        let joined = comm.progress_engine.with(|core| core.engine.pipe_join(id, &theirs))?;
         if joined.is_ok() {
             let open = |core: &mut Core| core.engine.pipe_opens(id).then_some(());
-            comm.hub.wait(&"pipe", comm.awaited(Some(to)), open)?;
+            comm.progress_engine.wait(&"pipe", comm.awaited(Some(to)), open)?;
         }
         let both = exchange(comm, to, number + 1, &[u8::from(joined.is_ok())])?;
         let refused = Failure::Pipe { rank: to, fault: Fault::Refused };
         match joined.and(if both == [1] { Ok(()) } else { Err(refused) }) {
             Ok(()) => Ok(pipe),
             Err(failure) => {
-                comm.hub.with(|core| core.engine.pipe_refuse(id))?;
+                comm.progress_engine.with(|core| core.engine.pipe_refuse(id))?;
                 Err(comm.failure(failure, 1))
             }
         }
@@ -288,7 +288,7 @@ impl Pipe {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn end(&self) -> Result<(), Error> {
-        self.comm.hub.with(|core| core.engine.pipe_end(self.id))
+        self.comm.progress_engine.with(|core| core.engine.pipe_end(self.id))
     }
 
     /// Returns the counts of this end: writes, and bytes moved by each method.
@@ -302,7 +302,7 @@ impl Pipe {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn count(&self) -> Count {
-        self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
+        self.comm.progress_engine.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
     }
 
     /// Makes progress and calls again if the first call moved nothing.
@@ -311,10 +311,10 @@ impl Pipe {
         &self,
         mut call: impl FnMut(&mut super::locked::Engine) -> Result<Option<usize>, Failure>,
     ) -> Result<Option<usize>, Error> {
-        let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
+        let mut engine = || self.comm.progress_engine.with(|core| call(&mut core.engine));
         let mut moved = engine()?;
         if moved == Ok(Some(0)) {
-            self.comm.hub.progress_now();
+            self.comm.progress_engine.progress_now();
             moved = engine()?;
         }
         moved.map_err(|failure| self.comm.failure(failure, 1))
@@ -326,7 +326,7 @@ impl Pipe {
         back: fn(Bytes, usize) -> Option<B>,
         start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Request<'static, B> {
-        let started = self.comm.hub.with(|core| start(&mut core.engine));
+        let started = self.comm.progress_engine.with(|core| start(&mut core.engine));
         let error = match started {
             Ok(Ok(id)) => {
                 let (call, awaited) = (Call::Other { name }, self.comm.awaited(Some(self.peer)));
@@ -355,7 +355,7 @@ impl Pipe {
         mut call: impl FnMut(&mut super::locked::Engine) -> Result<Option<R>, Failure>,
     ) -> Result<R, Error> {
         let awaited = self.comm.awaited(Some(self.peer));
-        let waited = self.comm.hub.wait(&name, awaited, |core| call(&mut core.engine).transpose())?;
+        let waited = self.comm.progress_engine.wait(&name, awaited, |core| call(&mut core.engine).transpose())?;
         waited.map_err(|failure| self.comm.failure(failure, 1))
     }
 
@@ -365,10 +365,12 @@ impl Pipe {
         name: &'static str,
         start: impl FnOnce(&mut super::locked::Engine) -> Result<Id, Failure>,
     ) -> Result<usize, Error> {
-        let id = self.comm.hub.with(|core| start(&mut core.engine))?;
+        let id = self.comm.progress_engine.with(|core| start(&mut core.engine))?;
         let id = id.map_err(|failure| self.comm.failure(failure, 1))?;
-        let (result, _) =
-            self.comm.hub.wait(&name, self.comm.awaited(Some(self.peer)), |core| core.ended(Key::Message(id)))?;
+        let (result, _) = self
+            .comm
+            .progress_engine
+            .wait(&name, self.comm.awaited(Some(self.peer)), |core| core.ended(Key::Message(id)))?;
         result.map(|came| came.length as usize).map_err(|fault| self.comm.fault(fault, 1))
     }
 
@@ -424,7 +426,7 @@ fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Er
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        let _ = self.comm.hub.with(|core| core.engine.pipe_close(self.id));
+        let _ = self.comm.progress_engine.with(|core| core.engine.pipe_close(self.id));
     }
 }
 

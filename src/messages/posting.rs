@@ -28,12 +28,14 @@ pub(super) fn send_long(
     sync: bool,
 ) -> Result<(), Error> {
     // Set before the rendezvous request, since the receiver chooses its protocol by whether the sender waits.
-    let _attending = comm.hub.attending();
+    let _attending = comm.progress_engine.attending();
     // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
     let bytes = unsafe { hold::lend(data) };
-    let id = comm.hub.with(|core| Key::Message(core.engine.send(to, comm.context, tag, bytes, data.len(), sync)))?;
+    let id = comm
+        .progress_engine
+        .with(|core| Key::Message(core.engine.send(to, comm.context, tag, bytes, data.len(), sync)))?;
     let call = Call::Message { name, tag: Some(tag) };
-    let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
+    let (result, _) = comm.progress_engine.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
     // Errors of sends have no lengths, so the element size is irrelevant.
     result.map(drop).map_err(|fault| comm.fault(fault, 1))
 }
@@ -44,10 +46,11 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     let room = into.len();
     // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
-    let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, RecvTarget::Into(bytes, room))))?;
+    let id =
+        comm.progress_engine.with(|core| Key::Message(core.engine.receive(select, RecvTarget::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
     let call = Waiting { comm, call: &call, id };
-    Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
+    Ok(comm.progress_engine.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
 /// Receives a short message from a ring, now or soon, without a request. Returns the source and the result.
@@ -61,9 +64,9 @@ pub(super) fn receive_short<S: RecvBuf + ?Sized>(
     Ok(match from {
         Source::Rank(rank) => {
             let source = comm.to_job(rank)?;
-            (source, comm.hub.receive_short(comm.context, source, tag, into))
+            (source, comm.progress_engine.receive_short(comm.context, source, tag, into))
         }
-        Source::Any => match comm.hub.receive_any(comm.context, tag, into) {
+        Source::Any => match comm.progress_engine.receive_any(comm.context, tag, into) {
             Some((source, short)) => (source, Some(short)),
             None => (0, None),
         },
@@ -96,7 +99,7 @@ pub(super) fn came_short(
 /// Sends a message eagerly without a request, and returns its status; `None` if that is not possible.
 #[inline]
 pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status> {
-    let sent = comm.hub.send_short(to, comm.context, tag.number(), data) == Some(true);
+    let sent = comm.progress_engine.send_short(to, comm.context, tag.number(), data) == Some(true);
     let len = data.len().checked_div(size_of::<T>()).unwrap_or(0);
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
@@ -118,7 +121,7 @@ pub(super) fn request_send<'a, T, B>(
     back: fn(Bytes, usize) -> Option<B>,
 ) -> Result<Request<'a, B>, Error> {
     let (tag, length) = (tag.number(), bytes.len());
-    let id = comm.hub.with(|core| {
+    let id = comm.progress_engine.with(|core| {
         let id = core.engine.send(to, comm.context, tag, bytes, length, sync);
         scope.into_iter().for_each(|scope| scope.lends(core, Key::Message(id)));
         Key::Message(id)
@@ -136,7 +139,9 @@ pub(super) fn try_request_send<T, B>(
     back: fn(Bytes, usize) -> Option<B>,
 ) -> Result<Result<Request<'static, B>, B>, Error> {
     let (tag, length) = (tag.number(), bytes.len());
-    let tried = comm.hub.with(|core| core.engine.send_unless_it_waits(to, comm.context, tag, bytes, length, false))?;
+    let tried = comm
+        .progress_engine
+        .with(|core| core.engine.send_unless_it_waits(to, comm.context, tag, bytes, length, false))?;
     Ok(match tried {
         Ok(id) => Ok(sending::<T, B>(comm, None, (Key::Message(id), to, tag), back)),
         Err(bytes) => Err(back(bytes, length).expect("the buffer has its original type")),
@@ -162,7 +167,7 @@ pub(super) fn request_receive<'a, L: RecvInto>(
     mut into: L,
 ) -> Result<Request<'a, L::Back>, Error> {
     let element = size_of::<L::Element>();
-    let started = comm.hub.with(|core| {
+    let started = comm.progress_engine.with(|core| {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
         let room = bytes.len();
         if let Some(source) = select.source
@@ -200,7 +205,7 @@ pub(super) fn request_receive<'a, L: RecvInto>(
 pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
     let element = size_of::<T>();
     let mut fresh = Fresh(Vec::new());
-    let started = comm.hub.with(|core| {
+    let started = comm.progress_engine.with(|core| {
         if let Some(source) = select.source
             && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, &mut fresh, 1)
         {

@@ -182,10 +182,10 @@ impl<T: Pod> Future for Probing<T> {
         let Probing { comm, from, tags, task } = self.get_mut();
         let comm = comm.as_ref().map_err(|error| error.clone())?;
         let select = select(comm, *from, *tags)?;
-        comm.hub.progress_now();
+        comm.progress_engine.progress_now();
         // The waker runs code of the program: it is cloned and dropped while the lock is free.
         let mut waker = Some(context.waker().clone());
-        let probed = comm.hub.with(|core| {
+        let probed = comm.progress_engine.with(|core| {
             let probed = core.engine.try_probe(select);
             if let Ok(None) = probed {
                 // The future fails where a receive would, so that it does not wait forever.
@@ -199,7 +199,7 @@ impl<T: Pod> Future for Probing<T> {
         match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
             Some((id, came)) => Poll::Ready(message(comm, id, Ok(came))),
             None => {
-                super::futures::pending(&comm.hub, context);
+                super::futures::pending(&comm.progress_engine, context);
                 Poll::Pending
             }
         }
@@ -213,7 +213,7 @@ impl<T: Pod> Drop for Probing<T> {
     fn drop(&mut self) {
         if let (Ok(comm), Some(task)) = (&self.comm, self.task) {
             // The waker runs code of the program: it is dropped while the lock is free.
-            let waker = comm.hub.with(|core| core.ignore_news(task));
+            let waker = comm.progress_engine.with(|core| core.ignore_news(task));
             drop(waker);
         }
     }
@@ -227,7 +227,8 @@ fn select<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Select, Er
 fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Message<T>, Error> {
     let (id, call, awaited) = begin(comm, from, tags)?;
     let key = Key::Message(id);
-    let (result, _) = comm.hub.wait(&Waiting { comm, call: &call, id: key }, awaited, |core| core.ended(key))?;
+    let (result, _) =
+        comm.progress_engine.wait(&Waiting { comm, call: &call, id: key }, awaited, |core| core.ended(key))?;
     message(comm, id, result)
 }
 
@@ -235,10 +236,10 @@ fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) 
     let Some(until) = Instant::now().checked_add(limit) else { return probe(comm, from, tags).map(Some) };
     let (id, call, awaited) = begin(comm, from, tags)?;
     let key = Key::Message(id);
-    let mut found = comm.hub.wait_until(&call, awaited, until, |core| core.ended(key))?;
-    if found.is_none() && comm.hub.with(|core| core.withdraw(key))?.is_none() {
+    let mut found = comm.progress_engine.wait_until(&call, awaited, until, |core| core.ended(key))?;
+    if found.is_none() && comm.progress_engine.with(|core| core.withdraw(key))?.is_none() {
         // A message was matched just before the deadline.
-        found = Some(comm.hub.wait(&call, awaited, |core| core.ended(key))?);
+        found = Some(comm.progress_engine.wait(&call, awaited, |core| core.ended(key))?);
     }
     found.map(|(result, _)| message(comm, id, result)).transpose()
 }
@@ -246,14 +247,14 @@ fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) 
 /// Posts a probe. Returns its request number, its call, and the ranks whose action can end the wait.
 fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
     let (tag, select) = (tags.number(), select(comm, from, tags)?);
-    let id = comm.hub.with(|core| core.engine.receive(select, RecvTarget::Probe))?;
+    let id = comm.progress_engine.with(|core| core.engine.receive(select, RecvTarget::Probe))?;
     Ok((id, Call::Message { name: "probe", tag }, comm.awaited(select.source)))
 }
 
 fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.progress_now();
-    let probed = comm.hub.with(|core| core.engine.try_probe(select))?;
+    comm.progress_engine.progress_now();
+    let probed = comm.progress_engine.with(|core| core.engine.try_probe(select))?;
     match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
         Some((id, came)) => message(comm, id, Ok(came)).map(Some),
         None => Ok(None),
@@ -262,8 +263,8 @@ fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<
 
 fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Status>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.progress_now();
-    let came = comm.hub.with(|core| core.engine.peek(select))?;
+    comm.progress_engine.progress_now();
+    let came = comm.progress_engine.with(|core| core.engine.peek(select))?;
     let came = came.map_err(|failure| comm.failure(failure, size_of::<T>()))?;
     came.map(|came| comm.status(came, size_of::<T>())).transpose()
 }
@@ -345,14 +346,14 @@ impl<T: Pod> Message<T> {
         // SAFETY: the wait below ends before the borrow does, and nothing returns or unwinds before it.
         let room = RecvTarget::Into(unsafe { hold::lend_mut(into) }, length);
         let Under { comm, id, call, awaited, .. } = self.start(room)?;
-        let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(id))?;
+        let (result, _) = comm.progress_engine.wait(&call, awaited, |core| core.ended(id))?;
         comm.outcome(result, size_of::<T>()).map(drop)
     }
 
     fn start(&mut self, room: RecvTarget<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
         let Some(id) = self.id.take() else { return Err(Error::Closed) };
         let comm = self.comm.clone();
-        comm.hub.with(|core| {
+        comm.progress_engine.with(|core| {
             let received = core.engine.receive_message(id, room);
             received.map_err(|(failure, _)| comm.failure(failure, size_of::<T>()))
         })??;
@@ -367,7 +368,7 @@ impl<T: Pod> Drop for Message<T> {
         if let Some(id) = self.id {
             // Received into no memory, so that the sender learns of the receive.
             let nothing = RecvTarget::Into(Vec::<u8>::new().hold(), 0);
-            let _ = self.comm.hub.with(|core| {
+            let _ = self.comm.progress_engine.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);
                 core.forget(Key::Message(id));
             });

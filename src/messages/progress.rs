@@ -19,11 +19,12 @@ impl Thread {
     }
 
     /// Starts the thread, unless it runs. The thread ends when the rank leaves.
-    pub fn begin(&self, hub: &Arc<ProgressEngine>) -> Result<(), Error> {
+    pub fn begin(&self, progress_engine: &Arc<ProgressEngine>) -> Result<(), Error> {
         let mut thread = self.lock();
         if thread.is_none() {
-            let hub = hub.clone();
-            let started = std::thread::Builder::new().name("transom progress".into()).spawn(move || hub.attend());
+            let progress_engine = progress_engine.clone();
+            let started =
+                std::thread::Builder::new().name("transom progress".into()).spawn(move || progress_engine.attend());
             let why = |error| Error::Unavailable { why: format!("the progress thread cannot be started: {error}") };
             *thread = Some(started.map_err(why)?);
         }
@@ -97,8 +98,8 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn start_progress_thread(&self) -> Result<(), Error> {
-        let hub = &self.space().comm()?.hub;
-        hub.thread.begin(hub)
+        let progress_engine = &self.space().comm()?.progress_engine;
+        progress_engine.thread.begin(progress_engine)
     }
 
     /// Returns a descriptor that becomes readable after an event of this rank's messages. A program waits for it
@@ -149,9 +150,9 @@ impl World {
     /// # Examples
     /// See [`event_fd`](Self::event_fd).
     pub fn arm(&self) -> Result<(), Error> {
-        let hub = &self.space().comm()?.hub;
+        let progress_engine = &self.space().comm()?.progress_engine;
         let events = self.space().events()?;
-        hub.with(|core| {
+        progress_engine.with(|core| {
             events.quiet();
             core.engine.take_news();
             core.armed.get_or_insert_default().events = Some(events.clone());

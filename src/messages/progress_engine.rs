@@ -90,7 +90,7 @@ impl ProgressEngine {
         let engine = engine.map_err(transport::misconfigured)?;
         let core = Core::new(engine);
         let (oversubscribed, core) = (waiter.is_oversubscribed(), Biased::new(Some(core)));
-        let hub = Arc::new(ProgressEngine {
+        let progress_engine = Arc::new(ProgressEngine {
             oversubscribed,
             waiter,
             core,
@@ -101,10 +101,10 @@ impl ProgressEngine {
         });
         // Fallible steps come first: `progress_in_waits` keeps the engine alive.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
-            hub.thread.begin(&hub)?;
+            progress_engine.thread.begin(&progress_engine)?;
         }
-        hub.with(|core| core.engine.wire().progress_in_waits(hub.clone()))?;
-        Ok(hub)
+        progress_engine.with(|core| core.engine.wire().progress_in_waits(progress_engine.clone()))?;
+        Ok(progress_engine)
     }
 
     /// Records a message or collective call of this rank. From then on, waits make progress.

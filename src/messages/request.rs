@@ -182,7 +182,7 @@ impl<'a, B> Request<'a, B> {
     pub(super) fn has_ended(&mut self) -> bool {
         match &mut self.state {
             RequestState::UnderWay(under) => {
-                under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true)
+                under.comm.progress_engine.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true)
             }
             RequestState::Over(Some(Err(_))) => {
                 self.operation().is_none_or(Operation::test) && {
@@ -215,9 +215,9 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Progress engine of the request, if it is in flight.
-    pub(super) fn hub(&self) -> Option<*const ProgressEngine> {
+    pub(super) fn progress_engine(&self) -> Option<*const ProgressEngine> {
         match &self.state {
-            RequestState::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
+            RequestState::UnderWay(under) => Some(Arc::as_ptr(&under.comm.progress_engine)),
             _ => None,
         }
     }
@@ -225,7 +225,7 @@ impl<'a, B> Request<'a, B> {
     /// Makes progress once, if the request is in flight.
     pub(super) fn progress(&self) {
         if let RequestState::UnderWay(under) = &self.state {
-            under.comm.hub.progress_now();
+            under.comm.progress_engine.progress_now();
         }
     }
 
@@ -235,7 +235,7 @@ impl<'a, B> Request<'a, B> {
         match &self.state {
             RequestState::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
             RequestState::UnderWay(under) => {
-                let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
+                let came = under.comm.progress_engine.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
             }
         }
@@ -257,7 +257,7 @@ impl<'a, B> Request<'a, B> {
     pub fn wait_status(mut self) -> Result<(B, Status), Failed<B>> {
         if let RequestState::UnderWay(Under { comm, id, element, .. }) = &self.state {
             // The cheaper path comes first: most requests have ended well, since one progress call ends many.
-            if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
+            if let Ok(Some((came, bytes))) = comm.progress_engine.with(|core| core.ended_well(*id)) {
                 let result = well(comm, came, bytes, *element, self.back);
                 self.state = RequestState::Over(None);
                 return result;
@@ -272,11 +272,11 @@ impl<'a, B> Request<'a, B> {
         let RequestState::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else {
             return self.end_operation();
         };
-        if let Some((came, bytes)) = source.and_then(|source| comm.hub.receive_posted(source, *id)) {
+        if let Some((came, bytes)) = source.and_then(|source| comm.progress_engine.receive_posted(source, *id)) {
             self.state = well(comm, came, bytes, *element, self.back).into();
             return;
         }
-        let ended = comm.hub.wait(&Waiting { comm, call, id: *id }, *awaited, |core| core.ended(*id));
+        let ended = comm.progress_engine.wait(&Waiting { comm, call, id: *id }, *awaited, |core| core.ended(*id));
         self.end(ended);
     }
 
@@ -302,8 +302,10 @@ impl<'a, B> Request<'a, B> {
         if let RequestState::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
             let until = Instant::now().checked_add(time);
             let ended = match until {
-                Some(until) => comm.hub.wait_until(call, *awaited, until, |core| core.ended(*id)).transpose(),
-                None => Some(comm.hub.wait(call, *awaited, |core| core.ended(*id))),
+                Some(until) => {
+                    comm.progress_engine.wait_until(call, *awaited, until, |core| core.ended(*id)).transpose()
+                }
+                None => Some(comm.progress_engine.wait(call, *awaited, |core| core.ended(*id))),
             };
             match ended {
                 Some(ended) => self.end(ended),
@@ -317,7 +319,7 @@ impl<'a, B> Request<'a, B> {
     /// has matched.
     pub fn cancel(mut self) -> Cancelled<'a, B> {
         let RequestState::UnderWay(under) = &self.state else { return Cancelled::TooLate(self) };
-        let withdrawn = under.comm.hub.with(|core| core.withdraw(under.id));
+        let withdrawn = under.comm.progress_engine.with(|core| core.withdraw(under.id));
         match withdrawn {
             Ok(Some(bytes)) => {
                 let back = self.back;
@@ -361,11 +363,11 @@ impl<'a, B> Request<'a, B> {
         let Some(Request { state: RequestState::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else {
             return over;
         };
-        let hub = comm.hub.clone();
-        let _ = hub.with(|core| {
+        let progress_engine = comm.progress_engine.clone();
+        let _ = progress_engine.with(|core| {
             for request in &mut requests[over..] {
                 let RequestState::UnderWay(Under { comm, id, element, .. }) = &request.state else { break };
-                if !Arc::ptr_eq(&hub, &comm.hub) {
+                if !Arc::ptr_eq(&progress_engine, &comm.progress_engine) {
                     break;
                 }
                 #[cfg(feature = "serde")]
@@ -433,7 +435,7 @@ impl<B> Sealed for Request<'_, B> {
 
     fn way(&self) -> Way {
         match &self.state {
-            RequestState::UnderWay(under) => Way(Some((under.comm.hub.clone(), under.id))),
+            RequestState::UnderWay(under) => Way(Some((under.comm.progress_engine.clone(), under.id))),
             _ => Way(None),
         }
     }
@@ -535,7 +537,7 @@ fn value_of<T>(
 impl<B> Drop for Request<'_, B> {
     fn drop(&mut self) {
         if let RequestState::UnderWay(under) = &self.state {
-            let _ = under.comm.hub.with(|core| match under.comm {
+            let _ = under.comm.progress_engine.with(|core| match under.comm {
                 Cow::Borrowed(_) => core.leave_to_scope(under.id),
                 Cow::Owned(_) => core.forget(under.id),
             });
@@ -561,11 +563,11 @@ impl<B> Future for Request<'_, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<B>> {
         if let RequestState::UnderWay(under) = &self.state {
-            let (hub, id) = (under.comm.hub.clone(), under.id);
-            hub.progress_now();
+            let (progress_engine, id) = (under.comm.progress_engine.clone(), under.id);
+            progress_engine.progress_now();
             // The waker runs code of the program: it is cloned and dropped while the lock is free.
             let mut waker = Some(context.waker().clone());
-            let ended = hub.with(|core| {
+            let ended = progress_engine.with(|core| {
                 let ended = core.ended(id);
                 if ended.is_none() {
                     waker = waker.take().and_then(|waker| core.wake(id, waker));
@@ -575,7 +577,7 @@ impl<B> Future for Request<'_, B> {
             match ended.transpose() {
                 Some(ended) => self.end(ended),
                 None => {
-                    super::futures::pending(&hub, context);
+                    super::futures::pending(&progress_engine, context);
                     return Poll::Pending;
                 }
             }

@@ -72,13 +72,13 @@ pub struct Requests<'a, B> {
 
 /// The list of slots whose requests have ended, for one rank of this process.
 struct List {
-    hub: Arc<ProgressEngine>,
+    progress_engine: Arc<ProgressEngine>,
     id: ListId,
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        let _ = self.hub.with(|core| core.lists.close(self.id));
+        let _ = self.progress_engine.with(|core| core.lists.close(self.id));
     }
 }
 
@@ -128,7 +128,7 @@ impl<'a, B> Requests<'a, B> {
 
     fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         self.ended().or_else(|| {
-            self.lists.iter().for_each(|list| list.hub.progress_now());
+            self.lists.iter().for_each(|list| list.progress_engine.progress_now());
             self.ended()
         })
     }
@@ -140,9 +140,9 @@ impl<'a, B> Requests<'a, B> {
         let polls_first = self.polls_first;
         let mut ended = if polls_first { self.poll() } else { None };
         ended = ended.or_else(|| {
-            self.lists.iter().find_map(|list| match list.hub.with(|core| core.lists.pop(list.id)) {
+            self.lists.iter().find_map(|list| match list.progress_engine.with(|core| core.lists.pop(list.id)) {
                 Ok(slot) => slot,
-                Err(_) => self.first_of(&list.hub),
+                Err(_) => self.first_of(&list.progress_engine),
             })
         });
         if !polls_first {
@@ -182,19 +182,19 @@ impl<'a, B> Requests<'a, B> {
             }
             return ended;
         };
-        let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.hub, &comm.hub)) {
+        let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.progress_engine, &comm.progress_engine)) {
             Some(list) => Ok(list.id),
-            None => comm.hub.with(|core| core.lists.open()).inspect(|list| {
-                self.lists.push(List { hub: comm.hub.clone(), id: *list });
+            None => comm.progress_engine.with(|core| core.lists.open()).inspect(|list| {
+                self.lists.push(List { progress_engine: comm.progress_engine.clone(), id: *list });
             }),
         };
-        list.and_then(|list| comm.hub.with(|core| core.list(*id, list, slot))).is_err()
+        list.and_then(|list| comm.progress_engine.with(|core| core.list(*id, list, slot))).is_err()
     }
 
     /// Finds a request of an engine that is closed: all its requests have ended.
-    fn first_of(&self, hub: &Arc<ProgressEngine>) -> Option<usize> {
+    fn first_of(&self, progress_engine: &Arc<ProgressEngine>) -> Option<usize> {
         let is_of = |slot: &Option<(usize, Request<'a, B>)>| {
-            slot.as_ref().is_some_and(|(_, request)| request.hub() == Some(Arc::as_ptr(hub)))
+            slot.as_ref().is_some_and(|(_, request)| request.progress_engine() == Some(Arc::as_ptr(progress_engine)))
         };
         self.slots.iter().position(is_of)
     }
@@ -244,11 +244,13 @@ impl<'a, B> Requests<'a, B> {
         if self.is_empty() {
             return None;
         }
-        let (0, [List { hub, id }]) = (self.polled.len(), &self.lists[..]) else { return self.take_polling(until) };
+        let (0, [List { progress_engine, id }]) = (self.polled.len(), &self.lists[..]) else {
+            return self.take_polling(until);
+        };
         let call = Call::Message { name: "wait_any", tag: None };
         let slot = match until {
-            Some(until) => hub.wait_until(&call, Awaited::Anyone, until, |core| core.lists.pop(*id)),
-            None => hub.wait(&call, Awaited::Anyone, |core| core.lists.pop(*id)).map(Some),
+            Some(until) => progress_engine.wait_until(&call, Awaited::Anyone, until, |core| core.lists.pop(*id)),
+            None => progress_engine.wait(&call, Awaited::Anyone, |core| core.lists.pop(*id)).map(Some),
         };
         match slot {
             Ok(slot) => slot.and_then(|slot| self.take(slot)),
@@ -312,8 +314,8 @@ mod tests {
         const MANY: u32 = 30_000;
         let tag = |number| Tag::<u32>::new(number);
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
-            let hub = &world.space().comm()?.hub;
-            let looks = || hub.with(|core| core.looks.get()).unwrap();
+            let progress_engine = &world.space().comm()?.progress_engine;
+            let looks = || progress_engine.with(|core| core.looks.get()).unwrap();
             let mut coming: Requests<_> = (0..MANY).map(|number| world.irecv(Source::Any, tag(number))).collect();
             let before = looks();
             assert!(coming.test_any().is_none());
@@ -336,13 +338,13 @@ mod tests {
     #[test]
     fn dropped_set_releases_its_completion_list() {
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
-            let hub = &world.space().comm()?.hub;
+            let progress_engine = &world.space().comm()?.progress_engine;
             for _ in 0..3 {
                 let mut coming: Requests<_> = (0..9).map(|_| world.irecv(Source::Any, Tag::<u8>::new(1))).collect();
                 assert!(coming.take_any_for(Duration::ZERO).is_none());
-                assert_eq!(hub.with(|core| core.lists.len())?, 1);
+                assert_eq!(progress_engine.with(|core| core.lists.len())?, 1);
             }
-            assert_eq!(hub.with(|core| core.lists.len())?, 0);
+            assert_eq!(progress_engine.with(|core| core.lists.len())?, 0);
             Ok(())
         });
         ended.unwrap().into_iter().for_each(|ended| ended.unwrap());

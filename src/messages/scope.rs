@@ -76,7 +76,7 @@ pub(super) fn scope<'env, R, E: From<Error>>(
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
 ) -> Result<R, E> {
     let comm = world.space().comm()?.clone();
-    let lender = comm.hub.with(Core::open_scope)?;
+    let lender = comm.progress_engine.with(Core::open_scope)?;
     // SAFETY: `Ending` finishes the scope before it is dropped.
     let on_windows = unsafe { windows::Scope::open() };
     let scope = Scope { world, comm, lender, on_windows, scope: PhantomData, env: PhantomData };
@@ -84,7 +84,7 @@ pub(super) fn scope<'env, R, E: From<Error>>(
     let result = body(&scope);
     if result.is_err() {
         // The peers may never send the messages that these receives wait for.
-        let _ = scope.comm.hub.with(|core| {
+        let _ = scope.comm.progress_engine.with(|core| {
             core.lent(lender).to_vec().into_iter().for_each(|key| drop(core.withdraw(key)));
         });
     }
@@ -110,14 +110,16 @@ impl Ending<'_, '_, '_> {
             is_over.then(|| core.close_scope(*lender))
         };
         let keys = |core: &Core| core.lent(*lender).to_vec();
-        let call = &WaitingForSome { hub: &comm.hub, call: "the end of a scope", keys };
+        let call = &WaitingForSome { progress_engine: &comm.progress_engine, call: "the end of a scope", keys };
         let mut ended = None;
         if std::thread::panicking() {
             // Requests that need an action of other ranks may never end.
-            let _ = comm.hub.with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
+            let _ = comm
+                .progress_engine
+                .with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
             // A send stays in flight. Its receiver may wait first for a later message of this rank. The failure report
             // ends that wait, and with it the send.
-            ended = match comm.hub.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
+            ended = match comm.progress_engine.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
                 Ok(None) => {
                     world.space().fail();
                     None
@@ -127,7 +129,7 @@ impl Ending<'_, '_, '_> {
             };
         }
         // An error means that the engine is closed and has given back all buffers.
-        let ended = ended.map_or_else(|| comm.hub.wait(call, Awaited::Anyone, over).ok(), Some);
+        let ended = ended.map_or_else(|| comm.progress_engine.wait(call, Awaited::Anyone, over).ok(), Some);
         self.failed = ended.flatten();
         self.over = true;
     }
@@ -268,7 +270,7 @@ mod tests {
         let ended = crate::threads(1, |world| {
             let (mut kept, mut rooms) = (vec![0; 1000], vec![0; 5000]);
             world.scope(|scope| {
-                let lent = || scope.comm.hub.with(|core| core.lent(scope.lender).len()).unwrap();
+                let lent = || scope.comm.progress_engine.with(|core| core.lent(scope.lender).len()).unwrap();
                 let never: Vec<_> = kept.chunks_mut(1).map(|into| scope.irecv(0, Tag::new(2), into)).collect();
                 for (round, into) in rooms.chunks_mut(1).enumerate() {
                     let coming = scope.irecv(0, TAG, into);

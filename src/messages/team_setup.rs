@@ -84,7 +84,7 @@ impl<'a> Meeting<'a> {
 
     fn send(&self, to: Rank, said: &[Said]) -> Result<(), Error> {
         let (to, bytes) = (self.comm.to_job(to)?, to_bytes(self.members, said));
-        self.comm.hub.with(|core| {
+        self.comm.progress_engine.with(|core| {
             let len = bytes.len();
             let id =
                 core.engine.send(to, self.comm.context, self.tag, Bytes::owned(bytes.into_boxed_slice()), len, false);
@@ -99,9 +99,9 @@ impl<'a> Meeting<'a> {
         let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
         let id = self
             .comm
-            .hub
+            .progress_engine
             .with(|core| Key::Message(core.engine.receive(select, RecvTarget::Make(hold::vector::<u8>))))?;
-        let ended = self.comm.hub.wait(&TeamOf(self.members), self.comm.awaited(Some(source)), |core| {
+        let ended = self.comm.progress_engine.wait(&TeamOf(self.members), self.comm.awaited(Some(source)), |core| {
             if let Some(ended) = core.ended(id) {
                 return Some(Ok(ended));
             }

@@ -27,7 +27,7 @@ impl<'a> Unreported<'a> {
 impl Drop for Unreported<'_> {
     fn drop(&mut self) {
         if let Some(error) = self.error.take() {
-            let _ = self.comm.hub.with(|core| core.note_failure(self.lender, error));
+            let _ = self.comm.progress_engine.with(|core| core.note_failure(self.lender, error));
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Waiting<'a, C> {
 impl<C: fmt::Display> fmt::Display for Waiting<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.call.fmt(f)?;
-        let waits = self.comm.hub.with(|core| core.waits(self.id)).ok().flatten();
+        let waits = self.comm.progress_engine.with(|core| core.waits(self.id)).ok().flatten();
         if let Some(Waits { other: Some(other), .. }) = waits {
             let from = self.comm.numbered(other.peer);
             write!(f, " (a message with tag {} from rank {from} has arrived, which does not match)", other.tag)?;
@@ -27,7 +27,7 @@ impl<C: fmt::Display> fmt::Display for Waiting<'_, C> {
 
 /// A call that waits for several requests. The report names the first, by its rank in the job.
 pub(super) struct WaitingForSome<'a, K> {
-    pub hub: &'a ProgressEngine,
+    pub progress_engine: &'a ProgressEngine,
     pub call: &'static str,
     /// The requests that have not ended.
     pub keys: K,
@@ -38,7 +38,7 @@ impl<K: Fn(&Core) -> Vec<Key>> fmt::Display for WaitingForSome<'_, K> {
         f.write_str(self.call)?;
         let waits =
             |core: &mut Core| (self.keys)(core).into_iter().filter_map(|key| core.waits(key)).collect::<Vec<_>>();
-        let waits = self.hub.with(waits).unwrap_or_default();
+        let waits = self.progress_engine.with(waits).unwrap_or_default();
         let Some((Waits { sends, peer, tag, .. }, more)) = waits.split_first() else { return Ok(()) };
         f.write_str(if *sends { ", for a send" } else { ", for a receive" })?;
         match tag {

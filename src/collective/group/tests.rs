@@ -9,13 +9,13 @@ fn dropped_failed_teams_leave_no_receives() {
     const TAG: Tag<u8> = Tag::new(1);
     crate::threads(3, |world| {
         let (me, n) = (world.rank(), world.size());
-        let hub = &world.space().comm().unwrap().hub;
+        let progress_engine = &world.space().comm().unwrap().progress_engine;
         // These messages come from other contexts than the collectives.
         let meet = || {
             (0..n).for_each(|to| world.send(to, TAG, &[1]).unwrap());
             (0..n).for_each(|_| drop(world.recv(Source::Any, TAG).unwrap()));
         };
-        let under_way = || hub.with(|core| core.engine.under_way()).unwrap();
+        let under_way = || progress_engine.with(|core| core.engine.under_way()).unwrap();
         let settles = |most: usize| {
             let begun = std::time::Instant::now();
             while under_way() > most && begun.elapsed().as_secs() < 5 {
@@ -56,8 +56,8 @@ fn dropped_failed_teams_leave_no_receives() {
 #[test]
 fn progress_steps_ignore_idle_teams_and_calls() {
     crate::threads(2, |world| {
-        let hub = &world.space().comm().unwrap().hub;
-        let steps = || hub.with(|core| core.steps).unwrap();
+        let progress_engine = &world.space().comm().unwrap().progress_engine;
+        let steps = || progress_engine.with(|core| core.steps).unwrap();
         let teams: Vec<_> = (0..100).map(|_| world.split(Some(0), 0).unwrap().unwrap()).collect();
         teams.iter().for_each(|team| team.barrier().unwrap());
         let meet = || {

@@ -81,7 +81,7 @@ impl World {
         let round = Mutex::new(Round { announced, asked: false, pieces: Pieces::new(0, Piece::Held) });
         let coming = Arc::new(Coming { comm: comm.clone(), lane, cut, buffer: Shares::new(buffer), round });
         if let Some(lane) = lane {
-            comm.hub.with(|core| {
+            comm.progress_engine.with(|core| {
                 core.engine.expect(lane.source);
                 expect(core, lane, coming.clone());
             })?;
@@ -168,7 +168,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
     }
 
     fn wait(&self, parts: std::ops::Range<usize>) -> Result<(), Error> {
-        self.comm.hub.wait(&"precv", self.comm.awaited(self.lane.map(|lane| lane.source)), |core| {
+        self.comm.progress_engine.wait(&"precv", self.comm.awaited(self.lane.map(|lane| lane.source)), |core| {
             self.look(core, parts.clone())
         })?
     }
@@ -192,7 +192,7 @@ impl<T: Pod + Send + Sync> PartitionedReceive<T> {
     pub fn start(&mut self) -> Result<Arriving<'_, T>, Error> {
         self.rest()?;
         let coming = &*self.0;
-        coming.comm.hub.with(|core| coming.post(core, &mut coming.round()))?;
+        coming.comm.progress_engine.with(|core| coming.post(core, &mut coming.round()))?;
         Ok(Arriving(self))
     }
 
@@ -216,10 +216,10 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
     pub fn arrived(&self, part: usize) -> Result<Option<&[T]>, Error> {
         let coming = &*self.0.0;
         self.check(part)?;
-        let look = || coming.comm.hub.with(|core| coming.look(core, part..part + 1));
+        let look = || coming.comm.progress_engine.with(|core| coming.look(core, part..part + 1));
         let mut looked = look()?;
         if looked.is_none() {
-            coming.comm.hub.progress_now();
+            coming.comm.progress_engine.progress_now();
             looked = look()?;
         }
         looked.transpose()?.map(|()| Ok(self.elements(part))).transpose()
@@ -262,7 +262,7 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
 impl<T: Pod + Send + Sync> Drop for PartitionedReceive<T> {
     fn drop(&mut self) {
         let Some(lane) = self.0.lane else { return };
-        let _ = self.0.comm.hub.with(|core| {
+        let _ = self.0.comm.progress_engine.with(|core| {
             core.expected.release(lane, &self.0);
             let mut round = self.0.round();
             round.pieces.forget(core);

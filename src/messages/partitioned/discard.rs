@@ -111,8 +111,8 @@ mod tests {
         const MEET: Tag<u8> = Tag::new(2);
         const ENDS: usize = 100;
         crate::threads(2, |world| {
-            let hub = &world.space().comm().unwrap().hub;
-            let steps = || hub.with(|core| core.steps).unwrap();
+            let progress_engine = &world.space().comm().unwrap().progress_engine;
+            let steps = || progress_engine.with(|core| core.steps).unwrap();
             let other = 1 - world.rank();
             let meet = || world.sendrecv(other, MEET, &[0], other, MEET, &mut [1]).unwrap();
             if world.rank() == 0 {
@@ -133,7 +133,7 @@ mod tests {
                 let turns = || (0..50).for_each(|_| world.progress().unwrap());
                 meet();
                 turns();
-                assert_eq!(hub.with(|core| core.lists.len()).unwrap(), ENDS);
+                assert_eq!(progress_engine.with(|core| core.lists.len()).unwrap(), ENDS);
                 let before = steps();
                 turns();
                 // Every composite operation takes a step now and then, once or twice in this time.
@@ -142,7 +142,7 @@ mod tests {
                 meet();
                 turns();
                 assert_eq!(
-                    hub.with(|core| core.lists.len()).unwrap(),
+                    progress_engine.with(|core| core.lists.len()).unwrap(),
                     0,
                     "discarding receives did not end with the farewell"
                 );

@@ -115,7 +115,7 @@ impl World {
         let comm = self.space().comm()?;
         let (to, cut) = (comm.target(to.into())?, Cut::new(buffer.len(), parts, size_of::<T>())?);
         let first = match to {
-            Some(to) => comm.hub.with(|core| announce(core, comm, to, tag.number(), cut))??,
+            Some(to) => comm.progress_engine.with(|core| announce(core, comm, to, tag.number(), cut))??,
             None => 0,
         };
         let pieces = Mutex::new(Pieces::new(parts, Piece::Ended(Ok(()))));
@@ -151,7 +151,7 @@ impl<T: Pod + Send> Partitioned<T> {
     pub fn start(&mut self) -> Result<Parts<'_, T>, Error> {
         // The program did not wait for the last start, so its result is discarded.
         let _ = self.finish();
-        self.comm.hub.with(|_| ())?;
+        self.comm.progress_engine.with(|_| ())?;
         *self.pieces() = Pieces::new(self.cut.parts, Piece::Held);
         Ok(Parts(self))
     }
@@ -191,7 +191,7 @@ impl<T: Pod + Send> Partitioned<T> {
             return;
         }
         // An error means that the world was dropped, which waiting calls report.
-        let _ = self.comm.hub.with(|core| {
+        let _ = self.comm.progress_engine.with(|core| {
             let mut pieces = self.pieces();
             for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
                 self.send_nothing(core, index);
@@ -204,7 +204,7 @@ impl<T: Pod + Send> Partitioned<T> {
         self.lose();
         let all = 0..self.cut.parts;
         let take = |core: &mut Core| self.pieces().take(core, &self.comm, all.clone(), |_, _| Piece::Ended(Ok(())));
-        self.comm.hub.wait(&"psend", self.comm.awaited(self.to), |core| take(core).then_some(()))?;
+        self.comm.progress_engine.wait(&"psend", self.comm.awaited(self.to), |core| take(core).then_some(()))?;
         self.pieces().outcome(all)
     }
 }
@@ -252,7 +252,8 @@ impl<T: Pod + Send> Part<'_, T> {
     /// Sends the part, which is written.
     pub fn ready(self) {
         let Part { of, index, .. } = self;
-        let piece = of.comm.hub.with(|core| of.send(core, index)).unwrap_or_else(|error| Piece::Ended(Err(error)));
+        let piece =
+            of.comm.progress_engine.with(|core| of.send(core, index)).unwrap_or_else(|error| Piece::Ended(Err(error)));
         of.pieces().all()[index] = piece;
     }
 }
@@ -274,7 +275,7 @@ impl<T: Pod + Send> DerefMut for Part<'_, T> {
 impl<T: Pod + Send> Drop for Partitioned<T> {
     fn drop(&mut self) {
         self.lose();
-        let _ = self.comm.hub.with(|core| {
+        let _ = self.comm.progress_engine.with(|core| {
             self.send_nothing(core, self.cut.parts);
             self.pieces().forget(core);
         });
