@@ -45,14 +45,15 @@ impl Offer {
         Ok(Offer { paths })
     }
 
-    /// The line for a host. It executes the first agent that is of this version. Otherwise it reads the script, which
+    /// The line for a host. It executes the first agent that is of this version. The file must be readable: no other
+    /// process can open the descriptors of a program that is only executable, and ranks open those of the agent. Otherwise it reads the script, which
     /// contains the secret: `sh` exports the variable that holds it if the host's environment had one of that name, so
     /// it is unset first.
     pub fn line(&self, host: &str) -> Vec<u8> {
         let mut line = b"unset _transom_line; for _transom_agent in ".to_vec();
         line.extend_from_slice(&self.paths);
         line.extend_from_slice(
-            b"; do case $_transom_agent in /*) [ -f \"$_transom_agent\" ] && [ -x \"$_transom_agent\" ] && \
+            b"; do case $_transom_agent in /*) [ -f \"$_transom_agent\" ] && [ -r \"$_transom_agent\" ] && [ -x \"$_transom_agent\" ] && \
             [ \"$(\"$_transom_agent\" host-agent --identity </dev/null 2>/dev/null)\" = ",
         );
         quote(&mut line, IDENTITY.as_ref());
@@ -89,7 +90,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
 
-    /// What a host answers that has this program at a path with a blank and a quote, and one in PATH.
+    /// The answer of a host that has one program at a path with a blank and a quote, and another in PATH.
     fn answered(at_path: &str, in_path: &str) -> (Starter, String) {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

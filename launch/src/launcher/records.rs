@@ -1,4 +1,4 @@
-//! What passes between the launcher and a host while its ranks run. The host sends records:
+//! The protocol of the launcher and a host while its ranks run. The host sends records:
 //!
 //! ```text
 //!     o RANK LENGTH    LENGTH bytes of the rank's stdout follow; length 0 is the end of stdout

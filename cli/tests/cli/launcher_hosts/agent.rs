@@ -117,7 +117,8 @@ fn process_of_another_session_outlives_its_rank() {
     if let Ok(file) = std::env::var(ROLE) {
         let stray = format!("setsid sh -c 'echo >{file}; exec sleep 1000 </dev/null >/dev/null 2>&1' &");
         let script = format!("sleep 1000 & echo $!; {stray} echo $!; until [ -e {file} ]; do sleep 0.02; done");
-        let launch = Launch::new("sh", 1).hosts("a".parse().unwrap()).args(["-c", &script]).capture(true);
+        let launch =
+            Launch::new("sh", 1).hosts("a".parse().unwrap()).args(["-c", &script]).capture(true).deadline(LIMIT / 2);
         let outcome = launch.run().unwrap();
         assert!(outcome.success(), "{outcome}");
         let ids = String::from_utf8_lossy(outcome.output(0)).into_owned();

@@ -46,6 +46,8 @@ const STOPPED: Duration = Duration::from_secs(3);
 pub fn serve(host: &str, guard: u32) -> io::Result<u8> {
     let guard = Pid::from_raw(guard as i32).filter(|guard| getppid() == Some(*guard));
     let Some(guard) = guard else { return Err(io::Error::other("the process that started this agent has ended")) };
+    // The guard has executed this program by a path that ends in `exe`.
+    let _ = rustix::thread::set_name(c"transom");
     let guard = Guard { process: guard, pidfd: pidfd_open(guard, PidfdFlags::empty())?, stopped_since: None };
     let job = read_job()?;
     if std::env::set_current_dir(&job.folder).is_err() {
