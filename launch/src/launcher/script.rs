@@ -1,5 +1,6 @@
 //! The program that a host without an [agent](super::agent) executes: one line of `sh`, which starts its ranks, forwards
-//! their output, and ends them. The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mkdir`, `mkfifo`, `rm` and `/proc`.
+//! their output, and ends them. The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mkdir`, `mkfifo`, `rm` and
+//! `/proc`.
 //!
 //! The ranks' output shares one stream of [records](super::records), because one `ssh` serves a host.
 //! Each stream of a rank has a loop. It reads one block of available bytes into a file with `dd`, and writes the file
