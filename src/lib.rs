@@ -66,6 +66,7 @@ pub use bytemuck;
 pub use error::StartError;
 pub use start::{init, log_from_env, start, threads};
 pub use transom_launch::bootstrap::{Bootstrap, BootstrapError, build_id};
+pub use transom_launch::launcher::agent as host_agent;
 pub use transom_launch::launcher::{
     BindTo, Failure, HostList, HostListError, HostSourceError, Launch, LaunchError, MapBy, Outcome, OutputPrefix,
     Status,

@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod host_agent;
 mod info;
 mod run;
 mod verify;
@@ -30,6 +31,8 @@ enum Command {
     #[command(hide = true)]
     DoctorRank(doctor::Rank),
     #[command(hide = true)]
+    HostAgent(host_agent::HostAgent),
+    #[command(hide = true)]
     LocalShell(bench::LocalShell),
 }
 
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         (Command::Bench(bench), Ok(())) => bench.execute(),
         (Command::Verify(verify), Ok(())) => verify.execute(),
         (Command::BenchWorker(worker), Ok(())) => worker.execute(),
+        (Command::HostAgent(agent), Ok(())) => agent.execute(),
         (Command::LocalShell(shell), Ok(())) => shell.execute(),
     };
     result.unwrap_or_else(|error| {

@@ -21,8 +21,10 @@ use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchEr
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
 /// On hosts, one ssh for each host starts its ranks (one srun, on the nodes of the Slurm job in which this command runs), in
-/// the folder of the same name. The host needs `sh`, coreutils,
-/// `setsid` and the program, and must reach this machine by TCP. Ranks have the host's environment. Added are the
+/// the folder of the same name. The host needs the program and `sh`, and must reach this machine by TCP. Where `transom`
+/// of this version is installed, at the path of this command or in the host's PATH, it starts the ranks there, in two
+/// processes for the whole host. Elsewhere a shell script does, which needs coreutils and `setsid`, and five processes for
+/// each rank. TRANSOM_AGENT names another path of `transom`, or `off`. Ranks have the host's environment. Added are the
 /// variables of this command that `transom info` lists for you to set (except TRANSOM_SSH and TRANSOM_BOOTSTRAP), and
 /// those that begin with RUST_, OMP_ or LD_LIBRARY_PATH. PATH is appended to the host's own. `--env` passes others.
 #[derive(Args)]
@@ -42,7 +44,8 @@ pub struct Run {
     wdir: Option<PathBuf>,
 
     /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
-    /// spread. A host with more ranks than cores binds none. Hosts need `taskset`
+    /// spread. A host with more ranks than cores binds none. Hosts without `transom` need
+    /// `taskset`
     #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
     #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
     bind_to: BindTo,
@@ -171,6 +174,9 @@ impl Run {
         }
         if let Some(hosts) = hosts {
             launch = launch.hosts(hosts);
+        }
+        if let Ok(own) = std::env::current_exe() {
+            launch = launch.agent(own);
         }
         if let Some(Seconds(grace)) = self.grace {
             launch = launch.grace(grace);

@@ -1,16 +1,22 @@
 //! The launcher starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
+pub mod agent;
+pub(crate) mod agent_path;
 mod binding;
 mod child;
 mod control_plane;
 mod files;
+mod host_job;
 mod hosts;
 mod input;
+mod offer;
 mod orphans;
 mod outcome;
 mod output;
 mod prefix;
+mod queue;
 mod ranks;
+mod records;
 mod remote;
 mod repeats;
 mod script;
@@ -79,7 +85,8 @@ impl Launch {
     /// Runs the ranks on hosts instead of this machine.
     ///
     /// The launcher starts all ranks of a host through one `ssh`, in the current folder or [another](Launch::current_dir). On a
-    /// node of the Slurm job in which this process runs, `srun` replaces `ssh`; the command in `TRANSOM_SSH` replaces both. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// node of the Slurm job in which this process runs, `srun` replaces `ssh`; the command in `TRANSOM_SSH` replaces both. The host needs the program in that folder, `sh`, and
+    /// [`transom`](Launch::agent), or coreutils and `setsid`. `localhost` and
     /// this machine's own name need no `ssh`.
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
@@ -101,6 +108,23 @@ impl Launch {
     /// ```
     pub fn hosts(mut self, hosts: HostList) -> Self {
         self.0.hosts = Some(hosts);
+        self
+    }
+
+    /// Names the path of the program `transom` on hosts. It starts their ranks where it is installed, in two processes for
+    /// each host. Elsewhere a shell script does, in five processes for each rank.
+    ///
+    /// The default is the `transom` in the host's `PATH`. A `transom` of another version is not used. The variable
+    /// `TRANSOM_AGENT` overrides the path.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let launch = transom::Launch::new("./program", 64).hosts("node1,node2".parse()?);
+    /// let outcome = launch.agent("/opt/transom/bin/transom").run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn agent(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.agent = Some(path.into());
         self
     }
 
@@ -159,7 +183,8 @@ impl Launch {
         self
     }
 
-    /// Binds the ranks to processors; [`BindTo::None`] by default. Hosts need `taskset` of util-linux for it.
+    /// Binds the ranks to processors; [`BindTo::None`] by default. Hosts without
+    /// [`transom`](Launch::agent) need `taskset` of util-linux for it.
     pub fn bind_to(mut self, bind: BindTo) -> Self {
         self.0.bind_to = bind;
         self

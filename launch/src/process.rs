@@ -54,9 +54,17 @@ impl Stat {
     }
 }
 
+/// Returns whether a signal has stopped a process; false if it has ended.
+pub(crate) fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let name_end = stat.iter().rposition(|byte| *byte == b')');
+    name_end.is_some_and(|end| stat[end + 1..].trim_ascii_start().first() == Some(&b'T'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::Signal;
     use std::process::Command;
 
     #[test]
@@ -79,6 +87,26 @@ mod tests {
         assert_eq!(ancestors().next(), Some(std::os::unix::process::parent_id()));
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn stopped_process_is_known_until_it_continues() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+        let is_stopped = || is_stopped(child.id());
+        assert!(!is_stopped());
+        signal(Signal::STOP);
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+        signal(Signal::CONT);
+        while is_stopped() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!super::is_stopped(child.id()));
     }
 
     #[test]

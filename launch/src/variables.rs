@@ -7,7 +7,9 @@ mod values;
 
 pub(crate) use own::LISTEN_AT;
 pub(crate) use own::removed_for_ranks;
-pub use own::{BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE};
+pub use own::{
+    AGENT, BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE,
+};
 pub use own::{HUB_INTERFACE, HUB_PORTS, SSH, TABLE, VERBOSE};
 pub use values::{Micros, Seconds, SecondsOrOff};
 

@@ -33,7 +33,7 @@ impl Jobs {
     }
 
     fn launch(&self, hosts: Option<HostList>, ranks: usize, args: &[&str]) -> Launch {
-        let launch = Launch::new(&self.program, ranks).args(["doctor-rank"]).args(args);
+        let launch = Launch::new(&self.program, ranks).agent(&self.program).args(["doctor-rank"]).args(args);
         let launch = launch.current_dir("/").capture(true).deadline(self.limit).grace(GRACE);
         hosts.into_iter().fold(launch, Launch::hosts)
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_transom");
 
-/// The line by which the launcher starts ranks goes through `sed`, which changes it for a host.
+/// The line by which the launcher starts ranks without an agent goes through `sed`, which changes it for a host.
 fn script(old: &str) -> String {
     format!(
         "#!/bin/sh
@@ -107,7 +107,7 @@ fn doctor_names_the_fault_of_each_host() {
     let folder = TempDir::new().unwrap();
     other_build(&folder);
     let hosts = ["--hosts", "a,dead,missing,foreign,old,deaf"];
-    let (code, found) = findings(&mut doctor(&folder, &[PROGRAM, "doctor"], &hosts));
+    let (code, found) = findings(doctor(&folder, &[PROGRAM, "doctor"], &hosts).env("TRANSOM_AGENT", "off"));
     let copy = |host: &str| format!("copy this build there: `scp {PROGRAM} {host}:{PROGRAM}`");
     for (host, subject, said, advice) in [
         ("dead", "reached", "No route to host", "`ssh dead true` must work without a password"),
@@ -152,6 +152,7 @@ fn doctor_names_the_direction_that_is_blocked() {
     }
     let folder = TempDir::new().unwrap();
     let mut command = doctor(&folder, &[&own[..], &[PROGRAM, "doctor"]].concat(), &["--hosts", "near,far"]);
+    command.env("TRANSOM_AGENT", "off");
     // The rule is for IPv4.
     command.env("TRANSOM_TCP_PORTS", "47000-47009").env("TRANSOM_TCP_INTERFACE", "127.0.0.0/8");
     let (code, found) = findings(&mut command);

@@ -116,9 +116,8 @@ pub(super) fn set(processors: &[usize]) -> CpuSet {
     set
 }
 
-/// Describes the place of a rank on this machine.
-pub(super) fn describe(rank: Rank, ranks: usize, processors: Option<&[usize]>) -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+/// Describes the place of a rank, the one with this number among the ranks of its host.
+pub(super) fn describe(rank: Rank, host: &str, local: usize, ranks: usize, processors: Option<&[usize]>) -> String {
     let bound = match processors {
         Some(processors) => {
             let all: Vec<_> = processors.iter().map(usize::to_string).collect();
@@ -126,7 +125,7 @@ pub(super) fn describe(rank: Rank, ranks: usize, processors: Option<&[usize]>) -
         }
         None => "not bound".to_owned(),
     };
-    format!("rank {rank}: host {host}, local rank {rank} of {ranks}, {bound}")
+    format!("rank {rank}: host {host}, local rank {local} of {ranks}, {bound}")
 }
 
 #[cfg(test)]

@@ -1,24 +1,26 @@
 //! The processes of the ranks, on this machine or on hosts: starting them, signalling them, and ending them all.
 
 use super::binding;
-use super::child;
+use super::child::{self, Pipes, Process, advice};
 use super::control_plane::ControlPlane;
+use super::host_job::HostJob;
 use super::input::Input;
+use super::offer::{Offer, Starter};
 use super::outcome::{LaunchError, Listed, Status};
-use super::output::{Output, Pipes};
-use super::remote::{Host, Told};
-use super::script;
+use super::output::Output;
+use super::records::Told;
+use super::remote::Host;
 use super::settings::Settings;
 use super::shell::Shells;
 use crate::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::fd::AsFd;
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
@@ -49,14 +51,10 @@ pub(super) struct Ranks {
     verbose: bool,
     /// Processors to which each rank on this machine is bound.
     processors: Option<Vec<Vec<usize>>>,
-    /// Hosts still to be reached: name, ranks, and the shell line that starts them.
-    next: VecDeque<(String, Vec<Rank>, Vec<u8>)>,
-}
-
-struct Process {
-    child: Child,
-    /// Readable once the process has ended.
-    pidfd: OwnedFd,
+    /// The programs that hosts may start ranks with.
+    offer: Offer,
+    /// Hosts still to be reached: name and job.
+    next: VecDeque<(String, HostJob)>,
 }
 
 /// State of a rank as its host has reported it.
@@ -86,6 +84,7 @@ impl Ranks {
             statuses: vec![None; count],
             here: Vec::new(),
             shells: Shells::find(),
+            offer: Offer::new(settings.agent.as_deref())?,
             hosts: Vec::new(),
             there: Vec::new(),
             processors: None,
@@ -115,7 +114,9 @@ impl Ranks {
     /// Describes the place of each rank on this machine. Hosts describe theirs on stderr.
     pub fn describe_here(&self) -> Vec<String> {
         let of = |rank: Rank| self.processors.as_ref().map(|processors| processors[rank].as_slice());
-        (0..self.here.len()).map(|rank| binding::describe(rank, self.here.len(), of(rank))).collect()
+        let (host, count) = (rustix::system::uname(), self.here.len());
+        let host = host.nodename().to_string_lossy();
+        (0..count).map(|rank| binding::describe(rank, &host, rank, count, of(rank))).collect()
     }
 
     /// Number of descriptors needed for `ranks` ranks, on `hosts` hosts or on this machine.
@@ -134,10 +135,10 @@ impl Ranks {
         let secret = control_plane.secret().unwrap_or_default();
         for (host, ranks) in hosts {
             let variables: Vec<_> = ranks.iter().map(|&rank| (rank, control_plane.environment(rank))).collect();
-            let line = script::line(settings, host, folder.as_os_str(), &secret, &variables);
-            let line =
-                line.map_err(|why| LaunchError::Host { rank: ranks[0], host: host.to_owned(), why: why.to_string() })?;
-            self.next.push_back((host.to_owned(), ranks.to_vec(), line));
+            let job = HostJob::new(settings, host, folder.as_os_str(), &secret, variables);
+            let job =
+                job.map_err(|why| LaunchError::Host { rank: ranks[0], host: host.to_owned(), why: why.to_string() })?;
+            self.next.push_back((host.to_owned(), job));
         }
         Ok(())
     }
@@ -145,9 +146,9 @@ impl Ranks {
     fn ask_hosts(&mut self) -> Result<(), LaunchError> {
         let mut asked = self.hosts.iter().filter(|host| !host.is_reached()).count();
         while asked < AT_ONCE
-            && let Some((name, ranks, line)) = self.next.pop_front()
+            && let Some((name, job)) = self.next.pop_front()
         {
-            self.hosts.push(Host::start(&self.shells, &name, ranks, line)?);
+            self.hosts.push(Host::start(&self.shells, &self.offer, &name, job)?);
             asked += 1;
         }
         Ok(())
@@ -165,18 +166,12 @@ impl Ranks {
         variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
         command.envs(environment);
         let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
-        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin);
         child::prepare(&mut command, self.processors.as_ref().map(|processors| binding::set(&processors[rank])));
-        let mut child = command.spawn()?;
-        tracing::debug!(rank, pid = child.id(), "rank started");
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        let missing = || io::Error::other("the child has no pipe for stdout or stderr");
-        let pipes = (child.stdout.take(), child.stderr.take());
-        self.here.push(Process { child, pidfd });
-        Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
+        let (process, pipes) = child::start(&mut command)?;
+        tracing::debug!(rank, pid = process.child.id(), "rank started");
+        self.here.push(process);
+        Ok(pipes)
     }
 
     /// The ranks that have not ended.
@@ -184,7 +179,7 @@ impl Ranks {
         self.statuses.iter().enumerate().filter(|(_, status)| status.is_none()).map(|(rank, _)| rank)
     }
 
-    /// Returns whether every host has received the line that starts its ranks.
+    /// Returns whether every host has received its job.
     pub fn are_reached(&self) -> bool {
         self.next.is_empty() && self.hosts.iter().all(Host::is_reached)
     }
@@ -296,7 +291,11 @@ impl Ranks {
             }
         }
         if self.verbose && host.is_reached() && !reached {
-            output.say(&format!("host {}: reached; starts {}", host.name, Listed(&host.ranks)));
+            let starter = match &host.starter {
+                Some(Starter::Agent(path)) => path,
+                _ => "a shell script",
+            };
+            output.say(&format!("host {}: reached; {starter} starts {}", host.name, Listed(&host.ranks)));
         }
         if host.ended && !before {
             // A host that disappears without reporting its ranks counts as failed, even if its `ssh` exited with status
@@ -333,7 +332,7 @@ impl Ranks {
         ended.extend(
             std::mem::take(&mut self.next)
                 .into_iter()
-                .flat_map(|(_, ranks, _)| ranks.into_iter().map(move |rank| (rank, status))),
+                .flat_map(|(_, job)| job.ranks.into_iter().map(move |(rank, _)| (rank, status))),
         );
         for &(rank, status) in &ended {
             self.statuses[rank] = Some(status);
@@ -413,32 +412,5 @@ impl Ranks {
         }
         // Dropping a host kills its `ssh`.
         self.hosts.clear();
-    }
-}
-
-/// The fault that kept a program from starting in a folder, and the remedy.
-fn advice(error: &io::Error, program: &Path, folder: &Path) -> String {
-    let shown = program.display();
-    let there = folder.join(program);
-    let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
-    match Errno::from_io_error(error) {
-        Some(Errno::NOENT) if by_path && there.exists() => {
-            format!("no such program in PATH; the program in this folder is `./{shown}`")
-        }
-        Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
-        Some(Errno::NOENT) if there.exists() => {
-            "the interpreter named in its first line does not exist; correct that line or install the interpreter"
-                .to_owned()
-        }
-        Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
-        Some(Errno::ACCESS) if there.is_dir() => "it is a folder; name the program in it".to_owned(),
-        Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
-        Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
-                                `#!/bin/sh`"
-            .to_owned(),
-        Some(Errno::MFILE | Errno::NFILE) => "too many open files; raise the limit with `ulimit -n`".to_owned(),
-        Some(Errno::AGAIN) => "too many processes; raise the limit with `ulimit -u`".to_owned(),
-        Some(Errno::TOOBIG) => "its arguments and environment are too long; pass fewer or shorter ones".to_owned(),
-        _ => format!("{error}{}", transom_windows::remedy(error)),
     }
 }

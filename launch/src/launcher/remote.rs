@@ -1,11 +1,15 @@
 //! The ranks of one host, all started through one `ssh`. The remote command only prints [`READY`], reads one line from
-//! its stdin and executes it ([`script`]). That line carries everything else, including the secret, so none of it
-//! appears in a process list.
+//! its stdin and executes it: the [`offer`]. The host answers which program starts the ranks, and gets the job, which the
+//! [`agent`](super::agent) reads, or the [`script`]. Both travel by stdin and contain the secret, so that it appears in no
+//! process list.
 //!
 //! Nothing in this module blocks: the launcher's loop waits for the descriptors.
 
 use super::child;
+use super::host_job::HostJob;
+use super::offer::{self, Offer, Starter};
 use super::outcome::{LaunchError, Status};
+use super::records::{SIGNALS, Told, take_records};
 use super::script;
 use super::shell::Shells;
 use rustix::event::{PollFd, PollFlags};
@@ -17,7 +21,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// Printed by the host when it can read the line.
+/// Printed by the host when it can read the offer.
 const READY: &[u8] = b"transom: ready";
 const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line && eval \"$_transom_line\"'";
 /// Longest time for a login.
@@ -30,24 +34,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 const MOST_CHATTER: usize = 1 << 20;
 /// Bytes of stderr kept until the host is ready; the oldest are dropped.
 const COMPLAINT: usize = 4 << 10;
-/// Longest head line of a record, in bytes.
-const LONGEST_HEAD: usize = 64;
-
-/// An event from a host.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// A rank wrote to its stdout (0) or stderr (1). An empty message means that the stream has ended.
-    Wrote(Rank, usize, Vec<u8>),
-    /// Part of a rank's output is lost.
-    Lost(Rank),
-    Exited(Rank, Status),
-    /// This many bytes of stdin have been written to rank 0.
-    Fed(usize),
-    /// `ssh` itself, or the login, wrote to stderr.
-    Complained(Vec<u8>),
-    /// The connection to the host failed, with the reason.
-    Broken(String),
-}
 
 /// A host and the `ssh` to it. Dropping it kills the `ssh`.
 pub(super) struct Host {
@@ -66,12 +52,15 @@ pub(super) struct Host {
     received: Vec<u8>,
     /// Last bytes on stderr before the host was ready.
     complaint: Vec<u8>,
-    /// Deadline for sending the line; `None` once it is sent.
+    /// Deadline for sending the job; `None` once it is sent.
     until: Option<Instant>,
     /// Time of the next check of its helper processes.
     check_at: Instant,
-    /// The line, until it is queued for sending.
-    line: Option<Vec<u8>>,
+    /// The offer and the job, until they are queued for sending.
+    offer: Option<Vec<u8>>,
+    job: Option<HostJob>,
+    /// The program that starts the ranks, once the host has answered.
+    pub starter: Option<Starter>,
     /// The `ssh` has ended, and all its output has been read.
     pub ended: bool,
     /// The host sent a malformed record, or its connection failed.
@@ -79,7 +68,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn start(shells: &Shells, name: &str, ranks: Vec<Rank>, line: Vec<u8>) -> Result<Self, LaunchError> {
+    pub fn start(shells: &Shells, offer: &Offer, name: &str, job: HostJob) -> Result<Self, LaunchError> {
+        let ranks: Vec<Rank> = job.ranks.iter().map(|(rank, _)| *rank).collect();
         let remedy = shells.remedy(name);
         let failed = |why: String| LaunchError::Host { rank: ranks[0], host: name.to_owned(), why: why + &remedy };
         let mut command = shells.command(name, ASK);
@@ -117,7 +107,9 @@ impl Host {
             complaint: Vec::new(),
             until: Some(Instant::now() + READY_WITHIN),
             check_at: Instant::now() + CHECK_EVERY,
-            line: Some(line),
+            offer: Some(offer.line(name)),
+            job: Some(job),
+            starter: None,
             ended: false,
             broken: false,
         })
@@ -128,7 +120,7 @@ impl Host {
         self.ranks.binary_search(&rank).is_ok()
     }
 
-    /// Returns whether the host has received the line, so that its ranks run.
+    /// Returns whether the host has received the job, so that its ranks run.
     pub fn is_reached(&self) -> bool {
         self.until.is_none()
     }
@@ -192,22 +184,35 @@ impl Host {
             }
         }
         self.send()?;
-        if self.line.is_some() && self.is_ready()? {
+        if self.offer.is_some() {
+            if self.is_ready()? {
+                self.received.clear();
+                self.unsent = self.offer.take().unwrap_or_default();
+                self.send()?;
+            }
+        } else if self.job.is_some()
+            && let Some(starter) = offer::answer(&self.received)?
+        {
             self.received.clear();
-            self.unsent = self.line.take().unwrap_or_default();
+            self.unsent = self.job.take().map_or(Ok(Vec::new()), |job| encoded(&job, &starter))?;
+            self.starter = Some(starter);
             self.send()?;
         }
-        if self.line.is_none() && self.unsent.is_empty() && self.until.take().is_some() {
+        if self.job.is_none() && self.unsent.is_empty() && self.until.take().is_some() {
             tracing::debug!(host = self.name, ranks = self.ranks.len(), "ranks started");
+        }
+        if self.stdout.is_none() && !self.ended {
+            self.end()?;
+            // Its last words: it wrote them before it ended.
+            if room {
+                self.hear_complaint();
+            }
         }
         if self.is_reached() {
             if !self.complaint.is_empty() {
                 told.push(Told::Complained(std::mem::take(&mut self.complaint)));
             }
             take_records(&mut self.received, &self.ranks, told)?;
-        }
-        if self.stdout.is_none() && !self.ended {
-            self.end()?;
         }
         Ok(())
     }
@@ -226,7 +231,7 @@ impl Host {
     }
 
     fn is_ready(&self) -> Result<bool, String> {
-        // The host prints nothing after READY until it has read the line. READY may follow login output that lacks a
+        // The host prints nothing after READY until it has read the offer. READY may follow login output that lacks a
         // newline.
         if self.received.split(|byte| *byte == b'\n').any(|line| line.ends_with(READY))
             && self.received.ends_with(b"\n")
@@ -295,14 +300,7 @@ impl Host {
 
     /// Passes a signal to a rank and its descendants.
     pub fn signal(&mut self, rank: Rank, signal: Signal) {
-        let name = match signal {
-            Signal::KILL => "KILL",
-            Signal::USR1 => "USR1",
-            Signal::USR2 => "USR2",
-            Signal::STOP => "STOP",
-            Signal::CONT => "CONT",
-            _ => "TERM",
-        };
+        let name = SIGNALS.iter().find(|(_, named)| *named == signal).map_or("TERM", |(name, _)| name);
         self.unsent.extend_from_slice(format!("{name} {rank}\n").as_bytes());
         let _ = self.send();
     }
@@ -350,7 +348,7 @@ impl Host {
     pub fn give_up(&mut self) {
         self.cut();
         let _ = self.child.wait();
-        (self.until, self.line, self.ended) = (None, None, true);
+        (self.until, self.offer, self.job, self.ended) = (None, None, None, true);
         self.unsent.clear();
     }
 
@@ -386,83 +384,13 @@ fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Removes complete records from the bytes received from a host with these ranks, which ascend, and appends their events to `told`.
-fn take_records(received: &mut Vec<u8>, ranks: &[Rank], told: &mut Vec<Told>) -> Result<(), String> {
-    let mut taken = 0;
-    while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
-        let head = &received[taken..taken + end];
-        let (kind, rank, number) = parse(head)
-            .filter(|(_, rank, _)| ranks.binary_search(rank).is_ok())
-            .ok_or_else(|| format!("it sent {:?}, which is not a record", String::from_utf8_lossy(head)))?;
-        let begin = taken + end + 1;
-        let len = if matches!(kind, b'x' | b'l' | b'i') { 0 } else { number };
-        let Some(bytes) = received.get(begin..begin + len) else { break };
-        told.push(match kind {
-            b'x' => Told::Exited(rank, Status::Exited(number as i32).of_shell()),
-            b'l' => Told::Lost(rank),
-            b'i' => Told::Fed(number),
-            _ => Told::Wrote(rank, usize::from(kind == b'e'), bytes.to_vec()),
-        });
-        taken = begin + len;
-    }
-    received.drain(..taken);
-    if received.len() > LONGEST_HEAD && !received[..LONGEST_HEAD].contains(&b'\n') {
-        return Err("it sent 64 bytes without a record's head".into());
-    }
-    Ok(())
-}
-
-/// Parses a record's head into kind, rank and number.
-fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
-    let mut words = std::str::from_utf8(head).ok()?.split(' ');
-    let (kind, rank, number) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let most = match kind {
-        "o" | "e" | "i" => script::BLOCK,
-        "x" => 255,
-        "l" => 1,
-        _ => return None,
-    };
-    (words.next().is_none() && number <= most).then_some((kind.as_bytes()[0], rank, number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn malformed_record_heads_are_refused() {
-        assert_eq!(parse(b"o 3 65536"), Some((b'o', 3, 65536)));
-        assert_eq!(parse(b"x 0 137"), Some((b'x', 0, 137)));
-        assert_eq!(parse(b"l 0 1"), Some((b'l', 0, 1)));
-        assert_eq!(parse(b"i 0 65536"), Some((b'i', 0, 65536)));
-        for wrong in [
-            &b""[..],
-            b"o 3",
-            b"o 3 65537",
-            b"x 3 256",
-            b"l 3 2",
-            b"y 3 1",
-            b"o -1 1",
-            b"o 1 1 1",
-            b"o 1 \xff",
-            b"ox 1 1",
-        ] {
-            assert_eq!(parse(wrong), None, "{wrong:?}");
+/// The form of a job for the program that starts its ranks.
+fn encoded(job: &HostJob, starter: &Starter) -> Result<Vec<u8>, String> {
+    match starter {
+        Starter::Agent(_) => {
+            let bytes = job.encode();
+            Ok([format!("{}\n", bytes.len()).into_bytes(), bytes].concat())
         }
-    }
-
-    #[test]
-    fn partial_and_foreign_records_are_not_taken() {
-        let (mut received, mut told) = (b"o 2 3\nabce 3 0\nl 2 1\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
-        take_records(&mut received, &[0, 2, 3], &mut told).unwrap();
-        let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
-        assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Lost(2), Told::Exited(3, Status::Exited(7))]);
-        assert_eq!(received, b"o 2 5\nab");
-        for (wrong, why) in
-            [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "without a record")]
-        {
-            let error = take_records(&mut wrong.to_vec(), &[0, 2, 3], &mut told).unwrap_err();
-            assert!(error.contains(why), "{error}");
-        }
+        Starter::Script => script::line(job).map_err(|error| error.to_string()),
     }
 }

@@ -1,45 +1,26 @@
-//! The program that a host executes: one line of `sh`, which starts its ranks, forwards their output, and ends them.
-//! The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mkdir`, `mkfifo`, `rm` and `/proc`.
+//! The program that a host without an [agent](super::agent) executes: one line of `sh`, which starts its ranks, forwards
+//! their output, and ends them. The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mkdir`, `mkfifo`, `rm` and
+//! `/proc`.
 //!
-//! One `ssh` serves a host, so its ranks' output shares one stream of records:
-//!
-//! ```text
-//!     o RANK LENGTH    LENGTH bytes of the rank's stdout follow; length 0 is the end of stdout
-//!     e RANK LENGTH    the same for stderr
-//!     l RANK 1         a part of the rank's output was lost, because the host cannot write it to a file
-//!     x RANK STATUS    the rank has exited with this `$?`
-//!     i 0 LENGTH       this many bytes of stdin have been written to rank 0
-//! ```
+//! The ranks' output shares one stream of [records](super::records), because one `ssh` serves a host.
 //! Each stream of a rank has a loop. It reads one block of available bytes into a file with `dd`, and writes the file
 //! after its length while it holds the turn. The turn is the one line in a pipe that all loops have open. Records are
 //! therefore written whole, with any bytes, at a cost of at most three processes per 64 KiB.
 //!
-//! In the other direction the launcher sends lines `SIGNAL RANK`, for the rank's process group, and `END`. If the
-//! stream ends without `END`, all ranks are killed. `IN LENGTH` precedes that many bytes for the stdin of rank 0, and
-//! `EOF 0` ends it. The launcher sends no more than a pipe holds, so the shell never blocks on them. `CHECK 0` makes the
-//! shell check its helpers. The output or status of one that was killed or stopped would never arrive, so the shell then
-//! ends the host's ranks.
+//! The first shell executes the launcher's [lines](super::records). The launcher sends no more stdin than a pipe holds,
+//! so the shell never blocks on it. `CHECK 0` makes it check its helpers. The output or status of one that was killed or
+//! stopped would never arrive, so the shell then ends the host's ranks.
 
 use super::binding::BindTo;
-use super::settings::Settings;
+use super::host_job::{HostJob, NO_FOLDER, SearchPath};
 use crate::random;
-use crate::variables::{SSH, removed_for_ranks};
+use crate::variables::removed_for_ranks;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use transom_locks::Rank;
 
-/// Most bytes in a record.
-pub(super) const BLOCK: usize = 65536;
 /// Defines a variable that holds a newline, because `$(..)` strips newlines at the end of its output.
 const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
-/// Prefixes of variables of this process's environment that are set for ranks on other hosts,
-const CARRIED: [&str; 4] = ["TRANSOM_", "RUST_", "OMP_", "LD_LIBRARY_PATH"];
-/// except this variable, which is for the launcher.
-const NOT_CARRIED: &str = SSH.name;
-
-/// A rank and the variables that give it its job.
-pub(super) type Variables = (Rank, Vec<(&'static str, String)>);
 
 // All variables of the script begin with `_transom_`, because the host's environment variables are also variables of
 // `sh`. The program's variables are set by `env` and are not variables of the script.
@@ -193,33 +174,26 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
         *) _transom_kill $_transom_signal $_transom_number;; esac; done; \
     _transom_end; sleep 1; kill -KILL 0; } & wait\n";
 
-/// Builds the line for a host with these ranks.
-pub(super) fn line(
-    settings: &Settings,
-    host: &str,
-    folder: &OsStr,
-    secret: &str,
-    ranks: &[Variables],
-) -> io::Result<Vec<u8>> {
+/// Builds the line for a host.
+pub(super) fn line(job: &HostJob) -> io::Result<Vec<u8>> {
+    let host = job.host.display();
     // `setsid` is found by the host's own PATH, which the rank's PATH may lack. The line contains the secret; it is
     // unset first, because `sh` exports it to all processes if the host's environment had a variable of that name.
     let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
-    quote(&mut line, folder);
-    let advice = "the ranks cannot start in this folder; create it there, or name another folder (--wdir)";
-    let refusal = format!("transom: host {host}: {}: {advice}", folder.display());
+    quote(&mut line, &job.folder);
+    let refusal = format!("transom: host {host}: {}: {NO_FOLDER}", job.folder.display());
     line.extend_from_slice(b" 2>/dev/null || { printf '%s\\n' ");
     quote(&mut line, refusal.as_ref());
     line.extend_from_slice(b" >&2; exit 126; }; unset");
     removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
     line.extend_from_slice(b"; _transom_secret=");
-    quote(&mut line, secret.as_ref());
+    quote(&mut line, job.secret.as_ref());
     line.extend_from_slice(b"; _transom_name=");
-    quote(&mut line, host.as_ref());
-    let input = !settings.capture && ranks.first().is_some_and(|(rank, _)| *rank == 0);
-    line.extend_from_slice(if input { b"; _transom_input=0" } else { b"; _transom_input=" });
-    let hub = ranks.first().and_then(|(_, variables)| variables.iter().find(|(name, _)| *name == "TRANSOM_HUB"));
+    quote(&mut line, &job.host);
+    line.extend_from_slice(if job.input { b"; _transom_input=0" } else { b"; _transom_input=" });
+    let hub = job.ranks.first().and_then(|(_, variables)| variables.iter().find(|(name, _)| *name == "TRANSOM_HUB"));
     line.extend_from_slice(b"; _transom_hub=");
     quote(&mut line, hub.map_or("", |(_, hub)| hub).as_ref());
     line.extend_from_slice(b"; ");
@@ -228,35 +202,31 @@ pub(super) fn line(
     line.extend_from_slice(BINDING.as_bytes());
     line.extend_from_slice(PROGRAM.as_bytes());
     line.extend_from_slice(b"_transom_exec() { _transom_program ");
-    // The PATH that the rank gets. The host's folders come first, then those of this process, so that programs in this
-    // PATH are found if the hosts have the same folders.
-    let given = settings.env.iter().rfind(|(name, _)| name == "PATH");
     let mut path = Vec::new();
-    match (given, std::env::var_os("PATH")) {
-        (Some((_, given)), _) => quote(&mut path, given),
-        (None, Some(here)) => {
-            path.extend_from_slice(b"\"$PATH\":");
-            quote(&mut path, &here);
+    match &job.path {
+        SearchPath::Given(given) => quote(&mut path, given),
+        SearchPath::AfterOwn(others) => {
+            path.extend_from_slice(b"\"$PATH\"");
+            if !others.is_empty() {
+                path.push(b':');
+                quote(&mut path, others);
+            }
         }
-        (None, None) => path.extend_from_slice(b"\"$PATH\""),
     }
     line.extend_from_slice(&path);
     line.push(b' ');
-    quote(&mut line, settings.program.as_os_str());
+    quote(&mut line, &job.program);
     line.extend_from_slice(b"; exec \"$_transom_setsid\" ${_transom_bound:+taskset -c $_transom_bound} env");
-    let ours = |name: &str| name != NOT_CARRIED && CARRIED.iter().any(|carried| name.starts_with(carried));
-    let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
-    let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
-    for (name, value) in carried.chain(settings.env.iter().cloned()).filter(kept) {
+    for (name, value) in &job.env {
         line.push(b' ');
-        line.extend_from_slice(checked(&name)?);
+        line.extend_from_slice(name.as_bytes());
         line.push(b'=');
-        quote(&mut line, &value);
+        quote(&mut line, value);
     }
     line.extend_from_slice(b" PATH=");
     line.extend_from_slice(&path);
     line.extend_from_slice(b" \"$@\"");
-    for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
+    for word in std::iter::once(&job.program).chain(&job.args) {
         line.push(b' ');
         quote(&mut line, word);
     }
@@ -264,7 +234,7 @@ pub(super) fn line(
     line.extend_from_slice(RANK.as_bytes());
     line.extend_from_slice(INPUT.as_bytes());
     line.extend_from_slice(b"_transom_bound=; _transom_ranks() { :");
-    let (bind, size) = (settings.bind_to, ranks.len());
+    let (bind, size) = (job.bind_to, job.ranks.len());
     if bind != BindTo::None {
         line.extend_from_slice(format!("; _transom_find {bind} {size}").as_bytes());
         let lacking = format!("transom: host {host}: ranks are not bound: there is no taskset (util-linux) in PATH");
@@ -272,11 +242,11 @@ pub(super) fn line(
         quote(&mut line, lacking.as_ref());
         line.extend_from_slice(b" >&2; }");
     }
-    for (local, (rank, variables)) in ranks.iter().enumerate() {
+    for (local, (rank, variables)) in job.ranks.iter().enumerate() {
         if bind != BindTo::None {
             line.extend_from_slice(format!("; _transom_place {bind} {local}").as_bytes());
         }
-        if settings.verbose || settings.report_bindings {
+        if job.report {
             line.extend_from_slice(b"; printf '%s%s\\n' ");
             quote(&mut line, format!("transom: rank {rank}: host {host}, local rank {local} of {size}, ").as_ref());
             line.extend_from_slice(b" \"${_transom_bound:+bound to processors }${_transom_bound:-not bound}\" >&2");
@@ -284,7 +254,7 @@ pub(super) fn line(
         line.extend_from_slice(format!("; _transom_rank {rank}").as_bytes());
         for (name, value) in variables {
             line.extend_from_slice(format!(" {name}=").as_bytes());
-            match *name {
+            match name.as_str() {
                 "TRANSOM_HUB" => line.extend_from_slice(b"\"$_transom_hub\""),
                 _ => quote(&mut line, value.as_ref()),
             }
@@ -297,33 +267,16 @@ pub(super) fn line(
     line.extend_from_slice(format!("_transom_folder=$_transom_folder/transom.{name:016x}; ").as_bytes());
     line.extend_from_slice(OVER.as_bytes());
     line.extend_from_slice(b"set --; for _transom_number in");
-    ranks.iter().for_each(|(rank, _)| line.extend_from_slice(format!(" {rank}").as_bytes()));
+    job.ranks.iter().for_each(|(rank, _)| line.extend_from_slice(format!(" {rank}").as_bytes()));
     line.extend_from_slice(FILES.as_bytes());
     line.extend_from_slice(MAIN.as_bytes());
-    line.extend_from_slice(format!("_transom_left={}", ranks.len()).as_bytes());
+    line.extend_from_slice(format!("_transom_left={}", job.ranks.len()).as_bytes());
     line.extend_from_slice(LOOP.as_bytes());
-    if line.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an argument or a variable contains a zero byte"));
-    }
     Ok(line)
 }
 
-/// Checks that `sh` and `env` accept the name of a variable.
-fn checked(name: &OsStr) -> io::Result<&[u8]> {
-    let bytes = name.as_bytes();
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    if bytes.first().is_some_and(|first| !first.is_ascii_digit()) && bytes.iter().all(word) {
-        return Ok(bytes);
-    }
-    let why = format!(
-        "cannot pass variable {name:?} to a rank on another host; expected letters, digits and _, not a \
-         digit first"
-    );
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
-}
-
 /// Appends a word quoted for `sh`. The quoted text contains no newline.
-fn quote(line: &mut Vec<u8>, word: &OsStr) {
+pub(super) fn quote(line: &mut Vec<u8>, word: &OsStr) {
     line.push(b'\'');
     for byte in OsString::from(word).into_vec() {
         match byte {
@@ -338,6 +291,7 @@ fn quote(line: &mut Vec<u8>, word: &OsStr) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launcher::settings::Settings;
     use std::process::Command;
 
     #[test]
@@ -416,7 +370,7 @@ mod tests {
         let env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let args = args.iter().map(Into::into).collect();
         let settings = Settings { program: "true".into(), ranks: 1, env, args, ..Settings::default() };
-        line(&settings, "a", "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+        line(&HostJob::new(&settings, "a", "/".as_ref(), "5ec", vec![(0, vec![("TRANSOM_RANK", "0".into())])])?)
     }
 
     #[test]
@@ -440,15 +394,6 @@ mod tests {
     fn line_ends_at_its_only_newline() {
         let line = line_of(&[("A", "two\nlines")], &["\n"]).unwrap();
         assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
-    }
-
-    #[test]
-    fn invalid_names_and_zero_bytes_are_refused() {
-        assert!(line_of(&[], &[]).is_ok());
-        for name in ["", "A B", "A;id", "1A", "ä", "-i", "A="] {
-            assert!(line_of(&[(name, "x")], &[]).is_err(), "{name}");
-        }
-        assert!(line_of(&[], &["a\0b"]).is_err());
     }
 
     #[test]

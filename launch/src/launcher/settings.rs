@@ -16,6 +16,8 @@ pub(super) struct Settings {
     /// Hosts for the ranks; `None` means this machine.
     pub hosts: Option<HostList>,
     pub map_by: MapBy,
+    /// Path of `transom` on hosts.
+    pub agent: Option<PathBuf>,
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     /// Folder of the ranks; `None` means the current one.

@@ -3,6 +3,7 @@
 use super::{Seconds, SetBy, Variable, readable};
 use crate::bootstrap::{Bootstrap, SecretPlace};
 use crate::launcher::OutputPrefix;
+use crate::launcher::agent_path::AgentPath;
 use crate::listen_at::{ListenAt, Ports, Selector};
 use crate::tcp::Addresses;
 
@@ -12,6 +13,7 @@ pub const TABLE: &[Variable] = &[
     OUTPUT_PREFIX,
     BOOTSTRAP,
     SSH,
+    AGENT,
     HUB_INTERFACE,
     HUB_PORTS,
     RANK,
@@ -70,6 +72,16 @@ pub const SSH: Variable = Variable {
     expected: "a program and its arguments, separated by spaces",
     default: "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no",
     check: readable::<String>,
+};
+
+/// Program that starts ranks on other hosts.
+pub const AGENT: Variable = Variable {
+    name: "TRANSOM_AGENT",
+    set_by: SetBy::User,
+    meaning: "path of `transom` on hosts, which starts their ranks where it is installed in this version; elsewhere a shell script does",
+    expected: "a path that begins with `/`, or `off` (the script)",
+    default: "the path of the launching `transom`, else `transom` in the host's PATH",
+    check: readable::<AgentPath>,
 };
 
 /// Rank of the process.

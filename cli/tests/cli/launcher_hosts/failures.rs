@@ -4,12 +4,20 @@
 use super::*;
 use std::os::unix::fs::MetadataExt;
 
+/// Makes a rank wait until all have started: ranks on a host that is not yet reached are given up when one fails.
+const ALL: &str = "echo >$RUST_TEST_MARK/$TRANSOM_RANK; rank=0; while [ $rank -lt $TRANSOM_SIZE ]; do \
+                   [ -e $RUST_TEST_MARK/$rank ] && rank=$((rank + 1)) || sleep 0.02; done; ";
+
+fn after_start(hosts: &str, ranks: &str, then: &str) -> Ended {
+    script(hosts, ranks, &(ALL.to_owned() + then))
+}
+
 #[test]
 fn first_failure_is_named_and_ends_other_ranks() {
-    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
+    let ended = after_start("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
     let others = "transom: ranks 0, 2 had not ended 300ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
-    let ended = script("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
+    let ended = after_start("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
     let others = others.replace("0, 2", "0, 1");
     assert_eq!(
         (ended.code, ended.stderr),
@@ -22,8 +30,8 @@ fn first_failure_is_named_and_ends_other_ranks() {
 
 #[test]
 fn sigterm_comes_first_and_can_be_handled() {
-    let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done";
-    let ended = script("a,b", "2", polite);
+    let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; while :; do sleep 0.05; done";
+    let ended = script("a,b", "2", &format!("trap 'echo told; exit 0' TERM; {ALL}{polite}"));
     assert_eq!((ended.code, ended.lines.as_slice()), (Some(7), &["told".to_owned()][..]), "{ended:?}");
     let ended = script("a,b", "2", "[ $TRANSOM_RANK = 0 ] && exit 7; trap '' TERM; while :; do sleep 0.1; done");
     assert_eq!(ended.code, Some(7), "{ended:?}");
@@ -96,12 +104,13 @@ fn malformed_record_ends_the_ranks_of_its_host() {
     assert!(ended.stderr.lines().any(|line| line == said), "{}", ended.stderr);
 }
 
-/// Files are limited to 4 KiB there, as on a full disk.
+/// Files are limited to 4 KiB there, as on a full disk. Output passes through files where there is no agent.
 #[test]
 fn output_beyond_host_disk_space_ends_its_rank() {
     let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
     for (hosts, ranks) in [("small", "1"), ("a,small", "2")] {
-        let ended = script(hosts, ranks, write);
+        let args = [hosts, "-n", ranks, "--grace", "0.3", "sh", "-c", write];
+        let ended = Call::start_with(&args, |command| _ = command.env("TRANSOM_AGENT", "off")).end();
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let said =
             format!("transom: the output of rank {} is lost: host small cannot", ranks.parse::<u8>().unwrap() - 1);
@@ -124,14 +133,16 @@ fn failed_process_start_on_a_host_ends_its_ranks() {
             .filter(|entry| entry.metadata().is_ok_and(|of| of.uid() == 54321));
         all.map(|entry| entry.path()).collect::<Vec<_>>()
     };
-    for limit in [20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 25, 30, 34] {
+    let by_script = [20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 25, 30, 34].map(|limit| ("off", limit));
+    let by_agent = (1..8).map(|limit| (env!("CARGO_BIN_EXE_transom"), limit));
+    for (agent, limit) in by_script.into_iter().chain(by_agent) {
         let call =
             Call::start_with(&["few", "-n", "6", "sh", "-c", "sleep 0.5; echo line; exec sleep 1000"], |command| {
-                command.env("LIMIT", limit.to_string()).current_dir("/");
+                command.env("LIMIT", limit.to_string()).env("TRANSOM_AGENT", agent).current_dir("/");
             });
         let ended = call.end();
-        assert!(ended.code != Some(0) && !ended.stderr.is_empty(), "{limit}: {ended:?}");
-        assert_eq!(folders(), Vec::<PathBuf>::new(), "{limit}: {ended:?}");
+        assert!(ended.code != Some(0) && !ended.stderr.is_empty(), "{agent} {limit}: {ended:?}");
+        assert_eq!(folders(), Vec::<PathBuf>::new(), "{agent} {limit}: {ended:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
 //! another folder and an almost empty environment, so that two names are two hosts. One test uses the real `sshd`.
 
+mod agent;
 mod failures;
 mod hub;
 mod secrets;
@@ -48,7 +49,7 @@ echo $1 >>$0.calls
 [ \"$1\" = full ] && { echo transom: ready; echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = silent ] && { echo >\"$0.there\"; exec sleep 1000; }
 [ \"$1\" = small ] && ulimit -f 8
-[ \"$1\" = mute ] && { echo transom: ready; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
+[ \"$1\" = mute ] && { echo transom: ready; read -r line; echo transom: script; read -r line; echo >\"$0.there\"; sleep 1000; exit 1; }
 [ \"$1\" = chatty ] && printf 'Welcome!\\nnews: none\\n'
 [ \"$1\" = titled ] && printf 'a title without a newline'
 [ \"$1\" = few ] && {

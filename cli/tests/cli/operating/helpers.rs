@@ -1,4 +1,5 @@
-//! Helper processes of a host: one that is killed or stopped ends the job, and nothing is left on the host.
+//! Helper processes of a host without an agent: one that is killed or stopped ends the job, and nothing is left on the
+//! host.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,7 +36,8 @@ fn helpers(run: &str) -> [Pid; 4] {
 /// The job ends after this signal to one of the four helpers of rank 0.
 fn ends(number: usize, signal: Signal, what: &str) {
     let script = "echo $TRANSOM_RANK $PPID; exec sleep 1000";
-    let Job { mut command, folder } = job(&["-n", "2", "--grace", "0", "--hosts", "a,b", "sh", "-c", script]);
+    let args = ["-n", "2", "--grace", "0", "--hosts", "a,b", "sh", "-c", script];
+    let Job { mut command, folder } = job(&args).env("TRANSOM_AGENT", "off");
     // Stdin stays open, as a terminal does.
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take();
@@ -68,7 +70,7 @@ fn killed_or_stopped_helper_ends_the_job() {
 #[test]
 fn helper_stopped_for_a_moment_is_no_failure() {
     let script = "echo $PPID; read -r line; echo $line";
-    let Job { mut command, folder } = job(&["-n", "1", "--hosts", "a", "sh", "-c", script]);
+    let Job { mut command, folder } = job(&["-n", "1", "--hosts", "a", "sh", "-c", script]).env("TRANSOM_AGENT", "off");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -97,7 +99,7 @@ fn folders() -> HashSet<String> {
 fn killed_launcher_leaves_no_folder() {
     let before = folders();
     for delay in 0..40 {
-        let mut job = job(&["-n", "4", "--hosts", "localhost", "sleep", "1000"]);
+        let mut job = job(&["-n", "4", "--hosts", "localhost", "sleep", "1000"]).env("TRANSOM_AGENT", "off");
         let mut child = job.command.env_remove("TRANSOM_SSH").spawn().unwrap();
         std::thread::sleep(Duration::from_millis(2 + delay));
         child.kill().unwrap();

@@ -53,10 +53,11 @@ fn unread_stdin_delays_no_end() {
     assert_eq!((ended.code, ended.lines), (Some(0), vec!["0".to_owned(), "3".to_owned()]), "{}", ended.stderr);
 }
 
-/// Rank 0 must not take the lost rest of its stdin for the end.
+/// Rank 0 must not take the lost rest of its stdin for the end. It passes through a file where there is no agent.
 #[test]
 fn stdin_without_room_on_its_host_ends_the_job() {
-    let job = job(&["-n", "1", "--hosts", "a", "sh", "-c", "cat >/dev/null; echo everything"]);
+    let job =
+        job(&["-n", "1", "--hosts", "a", "sh", "-c", "cat >/dev/null; echo everything"]).env("TRANSOM_AGENT", "off");
     std::fs::write(job.folder.path().join("ssh"), "#!/bin/sh\nulimit -f 1\ncd / && exec sh -c \"$2\"\n").unwrap();
     let ended = feed(job, &[b'x'; 3000]);
     assert_eq!(ended.code, Some(255), "{ended:?}");

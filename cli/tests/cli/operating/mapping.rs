@@ -67,8 +67,15 @@ fn ranks_in_turn_are_reported_by_their_numbers() {
 /// A host that is lost takes its own ranks with it, and no others.
 #[test]
 fn lost_host_ends_the_ranks_placed_there() {
-    let job = job(&["-n", "4", "--hosts", "a,b", "--map-by", "node", "--grace", "0.3", "sleep", "1000"]);
-    let ssh = "#!/bin/sh\n[ $1 = a ] && exec sh -c \"$2\"\necho transom: ready; read -r line; exit 7\n";
+    // The host is lost once the other one has started a rank.
+    let started = TempDir::new().unwrap();
+    let file = started.path().join("started").display().to_string();
+    let script = format!("echo >{file}; exec sleep 1000");
+    let job = job(&["-n", "4", "--hosts", "a,b", "--map-by", "node", "--grace", "0.3", "sh", "-c", &script]);
+    let ssh = format!(
+        "#!/bin/sh\n[ $1 = a ] && exec sh -c \"$2\"\necho transom: ready; read -r line; echo transom: script; read -r line\n\
+         until [ -e {file} ]; do sleep 0.02; done; exit 7\n"
+    );
     std::fs::write(job.folder.path().join("ssh"), ssh).unwrap();
     let ended = job.end();
     let said = "transom: rank 1 exited with status 7\n\

@@ -115,7 +115,9 @@ fn more_ranks_than_cores_are_not_bound() {
 
 #[test]
 fn verbose_job_reports_its_start() {
-    let ended = run(&["-v", "-n", "3", "--hosts", "a,b", "true"]);
+    let mut verbose = job(&["-v", "-n", "3", "--hosts", "a,b", "true"]);
+    verbose.command.env_remove("TRANSOM_AGENT");
+    let ended = verbose.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let provider = "transom: provider: auto: shm on one machine; on several, the first network of the list that all ranks can use \
                     (TRANSOM_FABRIC)\n";
@@ -123,8 +125,8 @@ fn verbose_job_reports_its_start() {
     let meet = rest.lines().next().unwrap();
     assert!(meet.starts_with("transom: 3 ranks on 2 hosts meet at TCP port ") && meet.ends_with(" of this machine"));
     for said in [
-        "transom: host a: reached; starts ranks 0, 1\n",
-        "transom: host b: reached; starts rank 2\n",
+        concat!("transom: host a: reached; ", env!("CARGO_BIN_EXE_transom"), " starts ranks 0, 1\n"),
+        concat!("transom: host b: reached; ", env!("CARGO_BIN_EXE_transom"), " starts rank 2\n"),
         "[a] transom: rank 0: host a, local rank 0 of 2, not bound\n",
         "[a] transom: rank 1: host a, local rank 1 of 2, not bound\n",
         "[b] transom: rank 2: host b, local rank 0 of 1, not bound\n",

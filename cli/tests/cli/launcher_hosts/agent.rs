@@ -1,0 +1,184 @@
+//! The agent of a host: `transom` starts the ranks there, in two processes. Where it is not installed, or on request, a
+//! shell script does.
+
+use super::*;
+
+/// Parent and process group of a process.
+fn parent_and_group(process: &str) -> Option<(String, String)> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(1).map(str::to_owned);
+    Some((fields.next()?, fields.next()?))
+}
+
+/// The processes of a group.
+fn members(group: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+    all.filter(|process| parent_and_group(process).is_some_and(|(_, of)| of == group)).collect()
+}
+
+/// A call whose hosts have an agent.
+fn with_agent(args: &[&str]) -> Call {
+    Call::start_with(args, |command| _ = command.env_remove("TRANSOM_AGENT").stdin(Stdio::piped()))
+}
+
+/// Reads a line of each rank: its number, and the process that started it. Returns the latter by rank.
+fn parents(call: &mut Call, ranks: usize) -> Vec<String> {
+    let mut lines = BufReader::new(call.child.stdout.as_mut().unwrap()).lines();
+    let mut lines: Vec<_> = (0..ranks).map(|_| lines.next().unwrap().unwrap()).collect();
+    lines.sort();
+    lines.iter().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+}
+
+#[test]
+fn host_has_two_processes_for_all_its_ranks() {
+    let mut call = with_agent(&["a,b", "-n", "9", "sh", "-c", "echo $TRANSOM_RANK $PPID; exec sleep 1000"]);
+    let agents = parents(&mut call, 9);
+    assert!(agents[..5].iter().all(|agent| *agent == agents[0]), "{agents:?}");
+    assert!(agents[5..].iter().all(|agent| *agent == agents[8]), "{agents:?}");
+    for agent in [&agents[0], &agents[8]] {
+        let (guard, group) = parent_and_group(agent).unwrap();
+        let (mut found, mut expected) = (members(&group), vec![agent.clone(), guard]);
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+    call.signal(Signal::TERM);
+    assert_eq!(call.end().code, Some(143));
+}
+
+/// The job ends after this signal to the agent of host a, or to its guard, and nothing is left: neither what a rank has
+/// started nor, if the agent is lost, what has left the rank's session.
+fn ends(to_guard: bool, signal: Signal, what: &str) {
+    let stray = if to_guard { "" } else { "setsid sleep 1000 >/dev/null 2>&1 & " };
+    let script = format!("sleep 1000 & {stray}echo $TRANSOM_RANK $PPID; exec sleep 1000");
+    let mut call = with_agent(&["a,b", "-n", "3", "--grace", "0", "sh", "-c", &script]);
+    let agent = parents(&mut call, 3).swap_remove(0);
+    let process = if to_guard { parent_and_group(&agent).unwrap().0 } else { agent };
+    kill_process(Pid::from_raw(process.parse().unwrap()).unwrap(), signal).unwrap();
+    let ended = call.end();
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    let said = format!(
+        "transom: host a: its ranks are ended: a process of the launcher there was {what} (process {process})\n"
+    );
+    assert!(ended.stderr.contains(&said), "{to_guard} {ended:?}");
+}
+
+#[test]
+fn killed_or_stopped_agent_ends_the_job() {
+    std::thread::scope(|scope| {
+        for to_guard in [false, true] {
+            for (signal, what) in [(Signal::KILL, "killed"), (Signal::STOP, "stopped")] {
+                scope.spawn(move || ends(to_guard, signal, what));
+            }
+        }
+    });
+}
+
+/// A batch system may stop all processes of a job for a while, and continue them one by one.
+#[test]
+fn agent_stopped_for_a_moment_is_no_failure() {
+    let mut call = with_agent(&["a", "-n", "1", "sh", "-c", "echo 0 $PPID; read -r line; echo $line"]);
+    let agent = parents(&mut call, 1).swap_remove(0);
+    let (guard, _) = parent_and_group(&agent).unwrap();
+    for process in [agent, guard] {
+        let process = Pid::from_raw(process.parse().unwrap()).unwrap();
+        kill_process(process, Signal::STOP).unwrap();
+        // One check comes while it is stopped.
+        std::thread::sleep(Duration::from_millis(2100));
+        kill_process(process, Signal::CONT).unwrap();
+    }
+    call.child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let ended = call.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    assert_eq!(ended.lines, ["go on"]);
+}
+
+/// Neither the launcher nor the agent keeps the output: the rank blocks.
+#[test]
+fn unread_output_blocks_its_rank() {
+    let folder = TempDir::new().unwrap();
+    let done = folder.path().join("done");
+    let write = format!("yes a line | head -n 5000000; echo >{}", done.display());
+    let mut call = with_agent(&["a", "-n", "1", "sh", "-c", &write]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!done.exists(), "35 MB have been read");
+    let mut lines = BufReader::new(call.child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.by_ref().take(5_000_000).filter(|line| line.as_ref().unwrap() == "a line").count(), 5_000_000);
+    assert!(lines.next().is_none() && done.exists());
+    assert_eq!(call.end().code, Some(0));
+}
+
+/// A process in the rank's group ends with the rank. One in a session of its own goes on, whichever program has started
+/// the rank. (Here all hosts are this machine, and `transom run` kills what is left on it; a program that launches does
+/// not.)
+#[test]
+fn process_of_another_session_outlives_its_rank() {
+    let name = "process_of_another_session_outlives_its_rank";
+    if let Ok(file) = std::env::var(ROLE) {
+        let stray = format!("setsid sh -c 'echo >{file}; exec sleep 1000 </dev/null >/dev/null 2>&1' &");
+        let script = format!("sleep 1000 & echo $!; {stray} echo $!; until [ -e {file} ]; do sleep 0.02; done");
+        let launch =
+            Launch::new("sh", 1).hosts("a".parse().unwrap()).args(["-c", &script]).capture(true).deadline(LIMIT / 2);
+        let outcome = launch.run().unwrap();
+        assert!(outcome.success(), "{outcome}");
+        let ids = String::from_utf8_lossy(outcome.output(0)).into_owned();
+        let [member, other]: [&str; 2] = ids.lines().collect::<Vec<_>>().try_into().unwrap();
+        let runs = |process: &str| !command_line(&Path::new("/proc").join(process)).is_empty();
+        let until = Instant::now() + LIMIT;
+        while runs(member) {
+            assert!(Instant::now() < until, "a process of the rank's group runs on");
+        }
+        println!("said: {}", runs(other));
+        return kill_process(Pid::from_raw(other.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    }
+    for agent in [env!("CARGO_BIN_EXE_transom"), "off"] {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("there").display().to_string();
+        assert_eq!(said(name, &file, |command| _ = command.env("TRANSOM_AGENT", agent)), "true", "{agent}");
+    }
+}
+
+/// Hosts with no `transom`, or another program of that name.
+#[test]
+fn host_without_agent_starts_ranks_by_a_script() {
+    for agent in ["off", "/no/such/transom", "/bin/true", "/"] {
+        let call =
+            Call::start_with(&["a,b", "-n", "3", "-v", "sh", "-c", "echo $TRANSOM_RANK $TRANSOM_HOST"], |command| {
+                command.env("TRANSOM_AGENT", agent);
+            });
+        let ended = call.end();
+        assert_eq!((ended.code, &ended.lines[..]), (Some(0), &["0 a".to_owned(), "1 a".into(), "2 b".into()][..]));
+        for said in
+            ["host a: reached; a shell script starts ranks 0, 1\n", "host b: reached; a shell script starts rank 2\n"]
+        {
+            assert!(ended.stderr.contains(said), "{agent} {ended:?}");
+        }
+    }
+    let ended =
+        Call::start_with(&["a", "-n", "1", "true"], |command| _ = command.env("TRANSOM_AGENT", "transom")).end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let said =
+        "TRANSOM_AGENT=\"transom\": neither a path from the root nor `off`; expected a path that begins with `/`";
+    assert!(ended.stderr.contains(said), "{ended:?}");
+}
+
+#[test]
+fn agent_refuses_malformed_jobs() {
+    for (job, why) in [
+        (&b""[..], "the connection ended before it"),
+        (b"x\n", "its length is no number up to 256 MiB"),
+        (b"268435457\n", "its length is no number up to 256 MiB"),
+        (b"123456789012345678901", "its length has more than 20 digits"),
+        (b"3\nab", "the connection ended within it"),
+        (b"3\nabc", "its last word has no end"),
+    ] {
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_transom"));
+        agent.args(["host-agent", "--host=a"]).env_remove("TRANSOM_LOG");
+        agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut agent = agent.spawn().unwrap();
+        agent.stdin.take().unwrap().write_all(job).unwrap();
+        let Output { status, stdout, stderr } = agent.wait_with_output().unwrap();
+        let said = format!("transom: the launcher sent a malformed job: {why}\n");
+        assert_eq!((status.code(), stdout, String::from_utf8_lossy(&stderr).as_ref()), (Some(1), vec![], &said[..]));
+    }
+}

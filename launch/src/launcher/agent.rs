@@ -1,0 +1,31 @@
+//! The agent of a host: starts the ranks of the host for a launcher elsewhere, and passes on their output, their ends, and
+//! the launcher's signals. Its stdin and stdout are the connection to the launcher. It is two processes, `transom
+//! host-agent`, whatever the number of ranks:
+//!
+//! - The guard starts the agent and waits for it. It adopts the orphans among its descendants. If the agent is killed,
+//!   or stays stopped, it kills all of them.
+//! - The agent does the rest. If the guard is killed, or stays stopped, the agent kills the ranks.
+//!
+//! The agent first reads the job of its host (`host_job.rs`). Then it speaks by records (`records.rs`).
+
+mod command;
+mod guard;
+mod rank;
+mod serve;
+
+pub use guard::guard;
+pub use serve::serve;
+
+/// The line by which a host's `transom` is known to be an agent for this launcher. The number is that of the form of
+/// jobs and records.
+pub const IDENTITY: &str = concat!("transom agent ", env!("CARGO_PKG_VERSION"), " protocol 1");
+
+/// Exit status of the guard, and of the agent, if the ranks were killed.
+const KILLED_RANKS: u8 = 255;
+
+/// The report of a process of the launcher that was `killed` or `stopped`.
+fn lost(host: &str, what: &str, process: i32) -> String {
+    format!(
+        "transom: host {host}: its ranks are ended: a process of the launcher there was {what} (process {process})\n"
+    )
+}
