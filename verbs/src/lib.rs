@@ -151,9 +151,11 @@
 //! # Silence
 //! A silent peer is asked again, at last once a second, and logged ever more rarely: it may be stopped, and only the
 //! job reports deaths. On several hosts the job is asked after 15 seconds whether the peer's process runs. If it does,
-//! and no datagram of the peer arrives within 5 more, the peer is unreachable. On a connection the peer's adapter answers. It is an error if an adapter completes nothing for
-//! 20 seconds, if a connection cannot be restored, or if a port is down for 5 seconds while a connection is wanted. The
-//! rank then cannot be reached, and all ranks are notified.
+//! and no datagram of the peer arrives within 5 more, the peer is unreachable. A rank whose port gets another address
+//! announces it to the peers that it has talked with; their connections are restored. On a connection the peer's
+//! adapter answers. It is an error if an adapter completes nothing for 20 seconds, if a connection cannot be restored,
+//! or if a port is down for 5 seconds while a connection is wanted. The rank then cannot be reached, and all ranks are
+//! notified.
 //!
 //! # Failures
 //! A connection breaks if packets are not acknowledged in time (`TRANSOM_VERBS_TIMEOUT`, `TRANSOM_VERBS_RETRY`) or its

@@ -152,8 +152,9 @@ fn nearest(all: &[OfferedPort], mut ports: Vec<usize>, turn: usize) -> Vec<usize
 /// ranks before it have.
 fn apart(offers: &[Offer]) -> VerbsError {
     let keys: Vec<Vec<Key>> = offers.iter().map(|offer| by_number(&offer.ports)).collect();
-    let is_apart = |ranks: &usize| common(&offers[0].ports, &keys[..*ranks]).is_empty();
-    let rank = (1..=offers.len()).find(is_apart).unwrap_or(1) - 1;
+    // Each network of rank 0 is missing at some rank.
+    let lacks = |network: &Key| keys.iter().position(|of_rank| !of_rank.contains(network));
+    let rank = keys[0].iter().filter_map(lacks).max().unwrap_or(0);
     let ports = |rank: Rank| offers[rank].ports.iter().map(OfferedPort::describe).collect::<Vec<_>>().join(", ");
     let what = format!("the RDMA ports of rank 0 and rank {rank} cannot reach each other");
     let why = format!(
@@ -525,6 +526,11 @@ mod tests {
                 assert!(error.contains(&ranks) && parts.iter().all(|part| error.contains(part)), "{error}");
             }
         }
+        // Any two ranks share a network here.
+        let two =
+            |one, other| offer(1, &[("x", None, 100, InfiniBand(one)), ("y", None, 100, InfiniBand(other))], 0..1);
+        let error = rails(&[two(1, 2), two(2, 3), two(2, 1), two(1, 3)], 1, 4).unwrap_err().to_string();
+        assert!(error.contains("of rank 0 and rank 3 cannot"), "{error}");
         let mut partitions = [at("x", InfiniBand(1)), at("x", InfiniBand(1))];
         partitions[1].ports[0].partition = 0x8002;
         assert!(rails(&partitions, 0, 4).unwrap_err().to_string().contains("partition 0x8002"));
