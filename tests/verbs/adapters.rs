@@ -128,8 +128,16 @@ fn adapter_that_cannot_work_is_not_available() {
     let rows = [
         ("FAKE_TRANSPORT", "1", "it uses iWARP, which has no datagrams (UD) and no atomics; TRANSOM_FABRIC=tcp"),
         ("FAKE_TRANSPORT", "4", "its transport is not InfiniBand's (EFA, usNIC)"),
-        ("FAKE_LACKS", "atomics", "RDMA device fake0: it has no atomics, which windows need; set TRANSOM_FABRIC=tcp"),
-        ("FAKE_LACKS", "srq", "it has no shared receive queues of 1024 buffers (max_srq 0,"),
+        (
+            "FAKE_LACKS",
+            "atomics",
+            "it has no atomics, which windows need; set TRANSOM_FABRIC=tcp, or name it by TRANSOM_VERBS_DEVICE for messages alone",
+        ),
+        (
+            "FAKE_LACKS",
+            "srq",
+            "(max_srq 0, max_srq_wr 16384, max_cqe 1048576), which messages need; set TRANSOM_FABRIC=tcp",
+        ),
         ("FAKE_LACKS", "ud", "RDMA device fake0: it has no working datagrams (UD)"),
         ("FAKE_LACKS", "rc", "RDMA device fake0: it has no working reliable connections (RC)"),
         ("FAKE_LACKS", "adds", "RDMA device fake0: it has no working atomics (fetch-and-add: remote access error)"),

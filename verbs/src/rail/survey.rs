@@ -148,7 +148,7 @@ fn lacks(limits: &ibv_device_attr, paths: Paths) -> Option<String> {
     let least = SHARED_RECEIVES as i32;
     if limits.atomic_cap == IBV_ATOMIC_NONE {
         return Some(
-            "it has no atomics, which windows need; set TRANSOM_FABRIC=tcp, or name it by TRANSOM_VERBS_DEVICE for messages \\
+            "it has no atomics, which windows need; set TRANSOM_FABRIC=tcp, or name it by TRANSOM_VERBS_DEVICE for messages \
              alone"
                 .into(),
         );
@@ -156,7 +156,7 @@ fn lacks(limits: &ibv_device_attr, paths: Paths) -> Option<String> {
     let has_shared = limits.max_srq > 0 && limits.max_srq_wr >= least && limits.max_cqe >= least;
     (!has_shared && paths != Paths::Datagrams).then(|| {
         format!(
-            "it has no shared receive queues of {least} buffers (max_srq {}, max_srq_wr {}, max_cqe {}), which messages \\
+            "it has no shared receive queues of {least} buffers (max_srq {}, max_srq_wr {}, max_cqe {}), which messages \
              need; set TRANSOM_FABRIC=tcp or TRANSOM_MESSAGES=paths=ud, or name it by TRANSOM_VERBS_DEVICE for windows alone",
             limits.max_srq, limits.max_srq_wr, limits.max_cqe
         )
