@@ -137,7 +137,7 @@ impl Tcp {
 
 /// An address with its interface and the MTU of that.
 fn described(found: &Interface) -> String {
-    let Interface { name, address } = found;
+    let Interface { name, address, .. } = found;
     match std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")) {
         Ok(mtu) => format!("{address} ({name}, MTU {})", mtu.trim()),
         Err(_) => format!("{address} ({name})"),

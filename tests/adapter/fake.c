@@ -1,4 +1,4 @@
-/* A fake libibverbs: one InfiniBand adapter, shared by the processes of this machine that name the same folder in FAKE_ADAPTER.
+/* A fake libibverbs: InfiniBand adapters, shared by the processes of this machine that name the same folder in FAKE_ADAPTER.
  *
  * It promises what the InfiniBand specification does, and no more. Requests of a queue pair are executed in order, but the bytes of an
  * RDMA write become visible late and in any order (o9-20, o9-21). They are visible before a later send, immediate value, read or atomic
@@ -9,10 +9,25 @@
  * FAKE_IN_ORDER  answer of ibv_query_qp_data_in_order; 1 also makes the bytes of one write visible in order: the write is delayed as a
  *                whole if it has more than 64 bytes, so that shorter later ones overtake it. 2: only for queue pairs to themselves
  * FAKE_PKEYS     partition keys of the port, e.g. 7fff,8001
- * FAKE_GID       GID of the port, as 32 hexadecimal digits
  * FAKE_DEAF      no frame reaches another process
+ * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
+ * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
+ * FAKE_SYSFS     folder that stands for /sys/class/infiniband
+ * FAKE_VECTORS   number of completion vectors (default: 1)
+ *
+ * These are lists, with an entry for each adapter. The last entry holds for all further ones.
+ *
+ * FAKE_GID       GID of the port, as 32 hexadecimal digits. Frames between ports of two subnets are lost
+ * FAKE_TRANSPORT transport, as ibv_transport_type numbers it (default: 0)
+ * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses
  *
  * With _1 at its end, a variable holds for rank 1.
+ *
+ * Each completion queue with a channel appends its vector, as a line, to the file FAKE_ADAPTER/vectors, and each address handle its
+ * LID to FAKE_ADAPTER/handles.
+ *
+ * A datagram of 12 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, and the
+ * process that it happens to, 32 bits each. Frames to a former LID are lost.
  *
  * One mutex protects all state. A thread per process executes the requests of peers.
  */
@@ -35,13 +50,14 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 
-enum { PROCESSES = 1024, PAIR_BITS = 14, PART = 32 << 10, GRH = 40, WORD = 8 };
+enum { PROCESSES = 1024, PAIR_BITS = 14, PART = 32 << 10, GRH = 40, WORD = 8, DEVICES = 8 };
 enum kind { REQUEST, ANSWER, DATAGRAM };
 
 struct frame {
     uint32_t kind, op, status, from, to, key, imm, qkey;
+    uint32_t dlid;
     uint32_t length, at, part; /* bytes of the message, and those in this frame */
-    uint64_t number, address, compare_add, swap;
+    uint64_t number, address, compare_add, swap, subnet;
 };
 
 struct packet {
@@ -98,11 +114,16 @@ struct message {
 struct qp {
     struct ibv_qp public;
     struct qp *next;
-    uint32_t peer, psn, mtu, qkey;
+    uint32_t peer, psn, mtu, qkey, dlid;
     uint64_t posted;
     struct sent *sent, **sent_last;
     struct message *in, **in_last;
     struct receives receives;
+};
+
+struct ah {
+    struct ibv_ah public;
+    uint32_t dlid;
 };
 
 struct channel {
@@ -117,6 +138,7 @@ struct event {
 
 struct context {
     struct ibv_context public;
+    struct context *next;
     struct event *first, **last;
 };
 
@@ -127,11 +149,13 @@ struct mr {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct ibv_device device = { .node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0", .dev_name = "uverbs0" };
+static struct ibv_device devices[DEVICES];
+static struct context *contexts;
+static uint64_t subnets[DEVICES];
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid = 1;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -153,6 +177,30 @@ static int setting(const char *name) {
     const char *value = text(name);
     return value ? atoi(value) : 0;
 }
+
+/* The entry of an adapter in a list; NULL if there is no list. */
+static const char *entry(const char *name, const struct ibv_device *of) {
+    const char *value = text(name);
+    for (long at = of - devices; value && at && strchr(value, ','); at--)
+        value = strchr(value, ',') + 1;
+    return value;
+}
+
+static int lacks(const struct ibv_device *of, const char *function) {
+    const char *all = entry("FAKE_LACKS", of), *found = all ? strstr(all, function) : NULL;
+    return found && (size_t)(found - all) < strcspn(all, ",");
+}
+
+static void gid_of(const struct ibv_device *of, uint8_t *into) {
+    const char *digits = entry("FAKE_GID", of);
+    for (int at = 0; at < 16; at++) {
+        unsigned byte = 0;
+        sscanf((digits ? digits : "fe800000000000000000000000000001") + 2 * at, "%2x", &byte);
+        into[at] = byte;
+    }
+}
+
+static uint64_t subnet_of(const struct qp *qp) { return subnets[qp->public.context->device - devices]; }
 
 static struct sockaddr_un address_of(int process) {
     struct sockaddr_un name = { .sun_family = AF_UNIX };
@@ -188,9 +236,21 @@ static void flush(int process) {
     }
 }
 
+static struct qp *pair_of(uint32_t number) {
+    struct qp *qp = pairs;
+    while (qp && qp->public.qp_num != number)
+        qp = qp->next;
+    return qp;
+}
+
 /* Sends a message as frames; `bytes` may be absent. */
 static void say(struct frame frame, const char *bytes) {
     int process = frame.to >> PAIR_BITS;
+    struct qp *from = pair_of(frame.from);
+    if (from) {
+        frame.subnet = subnet_of(from);
+        frame.dlid = frame.kind == DATAGRAM ? frame.dlid : from->dlid;
+    }
     if (process >= PROCESSES || (deaf && process != self))
         return;
     struct peer *peer = &peers[process];
@@ -212,13 +272,6 @@ static void say(struct frame frame, const char *bytes) {
     uint64_t one = 1;
     if (peer->first && write(wake, &one, sizeof one) < 0)
         return;
-}
-
-static struct qp *pair_of(uint32_t number) {
-    struct qp *qp = pairs;
-    while (qp && qp->public.qp_num != number)
-        qp = qp->next;
-    return qp;
 }
 
 static void complete(struct ibv_cq *of, struct ibv_wc wc) {
@@ -339,7 +392,8 @@ static int execute(struct qp *qp, struct message *message) {
     else if (frame->op == IBV_WR_SEND)
         at = (char *)1;
     else
-        at = frame->address % WORD ? NULL : reach(frame, IBV_ACCESS_REMOTE_ATOMIC);
+        at = frame->address % WORD || (frame->op == IBV_WR_ATOMIC_FETCH_AND_ADD && lacks(qp->public.context->device, "adds"))
+            ? NULL : reach(frame, IBV_ACCESS_REMOTE_ATOMIC);
     if (!at) {
         struct frame refusal = { .number = frame->number, .status = IBV_WC_REM_ACCESS_ERR };
         if (qp->peer == qp->public.qp_num)
@@ -466,22 +520,55 @@ static void answered(struct qp *qp, const struct frame *frame, const char *bytes
 
 static void handle(const struct frame *frame, const char *bytes) {
     struct qp *qp = pair_of(frame->to);
+    if (qp && (subnet_of(qp) != frame->subnet || (frame->dlid && frame->dlid != (uint32_t)lid)))
+        return;
     int receives = qp && (qp->public.state == IBV_QPS_RTR || qp->public.state == IBV_QPS_RTS);
     if (frame->kind == DATAGRAM) {
         if (receives && qp->public.qp_type == IBV_QPT_UD && qp->qkey == frame->qkey)
             arrive(qp, frame, bytes, frame->op == IBV_WR_SEND_WITH_IMM, IBV_WC_RECV, GRH);
     } else if (!receives || qp->peer != frame->from) {
         if (frame->kind == REQUEST && !frame->at)
-            say((struct frame){ .kind = ANSWER, .status = IBV_WC_RETRY_EXC_ERR, .from = frame->to, .to = frame->from, .number = frame->number },
-                NULL);
+            say((struct frame){ .kind = ANSWER, .status = IBV_WC_RETRY_EXC_ERR, .from = frame->to, .to = frame->from, .number = frame->number,
+                .subnet = frame->subnet }, NULL);
     } else if (frame->kind == REQUEST)
         request(qp, frame, bytes);
     else
         answered(qp, frame, bytes);
 }
 
+static void report(struct context *context, struct ibv_async_event of) {
+    struct event *event = calloc(1, sizeof *event);
+    event->event = of;
+    *context->last = event;
+    context->last = &event->next;
+    uint64_t one = 1;
+    if (write(context->public.async_fd, &one, sizeof one) < 0)
+        abort();
+}
+
+static void happen(const uint32_t *event) {
+    if (event[2] != (uint32_t)getpid())
+        return;
+    pthread_mutex_lock(&mutex);
+    if (event[1])
+        lid = event[1];
+    for (struct context *each = contexts; each; each = each->next)
+        report(each, (struct ibv_async_event){ .event_type = event[0], .element.port_num = 1 });
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Appends a number to a file that tests read. */
+static void record(const char *file, int number) {
+    char name[4096], line[16];
+    snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
+    int log = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log < 0 || write(log, line, snprintf(line, sizeof line, "%d\n", number)) < 0)
+        abort();
+    close(log);
+}
+
 static void *serve(void *unused) {
-    static char buffer[sizeof(struct packet) + PART];
+    static _Alignas(8) char buffer[sizeof(struct packet) + PART];
     for (;;) {
         struct pollfd all[2 + 64] = { { .fd = in_socket, .events = POLLIN }, { .fd = wake, .events = POLLIN } };
         int count = 2, waits = 0;
@@ -500,8 +587,12 @@ static void *serve(void *unused) {
         if (all[1].revents && read(wake, &drained, sizeof drained) < 0)
             continue;
         ssize_t bytes;
-        while ((bytes = recv(in_socket, buffer, sizeof buffer, MSG_DONTWAIT)) >= (ssize_t)offsetof(struct packet, bytes) - (ssize_t)offsetof(struct packet, frame)) {
+        while ((bytes = recv(in_socket, buffer, sizeof buffer, MSG_DONTWAIT)) >= WORD) {
             struct frame frame;
+            if (bytes == 3 * sizeof(uint32_t)) {
+                happen((uint32_t *)buffer);
+                continue;
+            }
             memcpy(&frame, buffer, sizeof frame);
             pthread_mutex_lock(&mutex);
             handle(&frame, buffer + offsetof(struct packet, bytes) - offsetof(struct packet, frame));
@@ -515,6 +606,11 @@ static int start(void) {
     late_ms = setting("FAKE_LATE_MS");
     in_order = setting("FAKE_IN_ORDER");
     deaf = setting("FAKE_DEAF");
+    for (int at = 0; at < DEVICES; at++) {
+        uint8_t gid[16];
+        gid_of(&devices[at], gid);
+        memcpy(&subnets[at], gid, sizeof subnets[at]);
+    }
     in_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (int process = 0; process < PROCESSES; process++) {
@@ -597,6 +693,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
             .imm = wr->imm_data, .number = ++qp->posted };
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
+            frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
             say(frame, (char *)sge.addr);
             if (wr->send_flags & IBV_SEND_SIGNALED)
                 complete(of->send_cq, (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = of->qp_num });
@@ -634,22 +731,35 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
 /* Exported verbs. */
 
 struct ibv_device **ibv_get_device_list(int *count) {
-    struct ibv_device **list = calloc(2, sizeof *list);
-    list[0] = &device;
+    int all = text("FAKE_DEVICES") ? setting("FAKE_DEVICES") : 1;
+    struct ibv_device **list = calloc(DEVICES + 1, sizeof *list);
+    const char *sysfs = text("FAKE_SYSFS");
+    for (int at = 0; at < all && at < DEVICES; at++) {
+        struct ibv_device *of = list[at] = &devices[at];
+        const char *transport = entry("FAKE_TRANSPORT", of);
+        of->node_type = IBV_NODE_CA, of->transport_type = transport ? atoi(transport) : IBV_TRANSPORT_IB;
+        snprintf(of->name, sizeof of->name, "fake%d", at);
+        snprintf(of->dev_name, sizeof of->dev_name, "uverbs%d", at);
+        snprintf(of->ibdev_path, sizeof of->ibdev_path, "%s/fake%d", sysfs ? sysfs : "/sys/class/infiniband", at);
+    }
     if (count)
-        *count = 1;
+        *count = all;
     return list;
 }
 
 void ibv_free_device_list(struct ibv_device **list) { free(list); }
 const char *ibv_get_device_name(struct ibv_device *of) { return of->name; }
-__be64 ibv_get_device_guid(struct ibv_device *of) { (void)of; return 0x0100000000000002; }
+
+__be64 ibv_get_device_guid(struct ibv_device *of) {
+    return htobe64(0x0200000000000001 + ((uint64_t)setting("FAKE_HOST") << 8) + (of - devices));
+}
 
 struct ibv_context *ibv_open_device(struct ibv_device *of) {
     struct context *context = calloc(1, sizeof *context);
     context->public.device = of;
     context->public.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
     context->last = &context->first;
+    context->public.num_comp_vectors = text("FAKE_VECTORS") ? setting("FAKE_VECTORS") : 1;
     context->public.ops.poll_cq = poll_cq;
     context->public.ops.req_notify_cq = req_notify_cq;
     context->public.ops.post_send = post_send;
@@ -657,6 +767,10 @@ struct ibv_context *ibv_open_device(struct ibv_device *of) {
     context->public.ops.post_srq_recv = post_srq_recv;
     pthread_mutex_lock(&mutex);
     int failed = self < 0 && start();
+    if (!failed) {
+        context->next = contexts;
+        contexts = context;
+    }
     pthread_mutex_unlock(&mutex);
     if (failed) {
         free(context);
@@ -666,16 +780,22 @@ struct ibv_context *ibv_open_device(struct ibv_device *of) {
 }
 
 int ibv_close_device(struct ibv_context *context) {
+    pthread_mutex_lock(&mutex);
+    struct context **at = &contexts;
+    while (&(*at)->public != context)
+        at = &(*at)->next;
+    *at = (*at)->next;
+    pthread_mutex_unlock(&mutex);
     close(context->async_fd);
     free(context);
     return 0;
 }
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) {
-    (void)context;
+    int srq = lacks(context->device, "srq") ? 0 : 1 << 10;
     *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = 1 << 13, .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
         .max_cqe = 1 << 20, .max_mr = 1 << 20, .max_pd = 1 << 10, .max_qp_rd_atom = 16, .max_qp_init_rd_atom = 16,
-        .atomic_cap = IBV_ATOMIC_HCA, .max_srq = 1 << 10, .max_srq_wr = 1 << 14, .max_srq_sge = 16, .max_pkeys = 1, .phys_port_cnt = 1 };
+        .atomic_cap = lacks(context->device, "atomics") ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA, .max_srq = srq, .max_srq_wr = 1 << 14, .max_srq_sge = 16, .max_pkeys = 1, .phys_port_cnt = 1 };
     return 0;
 }
 
@@ -684,7 +804,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     (void)context;
     if (port != 1)
         return EINVAL;
-    into->state = IBV_PORT_ACTIVE, into->max_mtu = into->active_mtu = IBV_MTU_4096, into->lid = 1;
+    into->state = IBV_PORT_ACTIVE, into->max_mtu = into->active_mtu = IBV_MTU_4096, into->lid = lid;
     into->gid_tbl_len = 1, into->pkey_tbl_len = 8, into->link_layer = IBV_LINK_LAYER_INFINIBAND;
     into->active_width = 2, into->active_speed = 32;
     return 0;
@@ -702,13 +822,8 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-    (void)context, (void)port;
-    const char *digits = text("FAKE_GID");
-    for (int at = 0; at < 16; at++) {
-        unsigned byte = 0;
-        sscanf((digits ? digits : "fe800000000000000000000000000001") + 2 * at, "%2x", &byte);
-        gid->raw[at] = byte;
-    }
+    (void)port;
+    gid_of(context->device, gid->raw);
     return index ? EINVAL : 0;
 }
 
@@ -723,7 +838,16 @@ int ibv_dealloc_pd(struct ibv_pd *pd) {
     return 0;
 }
 
+/* An adapter without atomics refuses the right to execute them. */
+static int refuses(const struct ibv_context *context, int access) {
+    return access & IBV_ACCESS_REMOTE_ATOMIC && lacks(context->device, "atomics");
+}
+
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *start, size_t bytes, int access) {
+    if (refuses(pd->context, access)) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
     struct mr *mr = calloc(1, sizeof *mr);
     mr->access = access;
     pthread_mutex_lock(&mutex);
@@ -764,8 +888,13 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel) {
 }
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *user, struct ibv_comp_channel *channel, int vector) {
+    if (vector < 0 || vector >= context->num_comp_vectors) {
+        errno = EINVAL;
+        return NULL;
+    }
+    if (channel)
+        record("vectors", vector);
     struct cq *cq = calloc(1, sizeof *cq);
-    (void)vector;
     cq->public.context = context, cq->public.channel = channel, cq->public.cq_context = user, cq->public.cqe = entries;
     cq->last = &cq->first;
     if (channel)
@@ -816,6 +945,10 @@ static void drop_receives(struct receives *receives) {
 }
 
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *wanted) {
+    if (lacks(pd->context->device, "srq")) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
     struct srq *srq = calloc(1, sizeof *srq);
     srq->public.context = pd->context, srq->public.pd = pd, srq->public.srq_context = wanted->srq_context;
     srq->receives.last = &srq->receives.first;
@@ -830,6 +963,11 @@ int ibv_destroy_srq(struct ibv_srq *srq) {
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted) {
     struct qp *qp = calloc(1, sizeof *qp);
+    if (lacks(pd->context->device, wanted->qp_type == IBV_QPT_UD ? "ud" : "rc")) {
+        free(qp);
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
     if (wanted->cap.max_inline_data > 512) {
         free(qp);
         errno = EINVAL;
@@ -862,11 +1000,15 @@ static void drop_requests(struct qp *qp) {
 
 int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
     struct qp *qp = (struct qp *)of;
+    if (what & IBV_QP_ACCESS_FLAGS && refuses(of->context, to->qp_access_flags))
+        return EOPNOTSUPP;
     pthread_mutex_lock(&mutex);
     if (what & IBV_QP_QKEY)
         qp->qkey = to->qkey;
     if (what & IBV_QP_DEST_QPN)
         qp->peer = to->dest_qp_num;
+    if (what & IBV_QP_AV)
+        qp->dlid = to->ah_attr.dlid;
     if (what & IBV_QP_RQ_PSN)
         qp->psn = to->rq_psn;
     if (what & IBV_QP_PATH_MTU)
@@ -876,17 +1018,9 @@ int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
             drop_requests(qp);
         if (to->qp_state == IBV_QPS_ERR) {
             fail(qp);
-            if (of->srq) {
-                struct context *context = (struct context *)of->context;
-                struct event *event = calloc(1, sizeof *event);
-                event->event.event_type = IBV_EVENT_QP_LAST_WQE_REACHED;
-                event->event.element.qp = of;
-                *context->last = event;
-                context->last = &event->next;
-                uint64_t one = 1;
-                if (write(of->context->async_fd, &one, sizeof one) < 0)
-                    abort();
-            }
+            if (of->srq)
+                report((struct context *)of->context,
+                    (struct ibv_async_event){ .event_type = IBV_EVENT_QP_LAST_WQE_REACHED, .element.qp = of });
         }
         if (to->qp_state == IBV_QPS_RESET) {
             drop_receives(&qp->receives);
@@ -954,10 +1088,10 @@ int ibv_destroy_qp(struct ibv_qp *of) {
 }
 
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
-    struct ibv_ah *ah = calloc(1, sizeof *ah);
-    (void)to;
-    ah->context = pd->context, ah->pd = pd;
-    return ah;
+    struct ah *ah = calloc(1, sizeof *ah);
+    ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
+    record("handles", to->dlid);
+    return &ah->public;
 }
 
 int ibv_destroy_ah(struct ibv_ah *ah) {

@@ -4,12 +4,14 @@
 #[path = "../adapter/mod.rs"]
 mod adapter;
 
+mod adapters;
 mod costs;
 mod costs_collectives;
 mod costs_messages;
 mod failures;
 mod host_peers;
 mod large;
+mod moved;
 mod order;
 mod packet_loss;
 mod ports;

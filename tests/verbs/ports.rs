@@ -1,5 +1,5 @@
-//! Rails of ranks: those that TRANSOM_VERBS_DEVICE names, by device, port and address; otherwise every port that is
-//! similar to the first, as many as all ranks have. Two addresses of one port are two paths.
+//! Rails of ranks: those that TRANSOM_VERBS_DEVICE names, by device, port and address; otherwise ports in the networks
+//! that all ranks share. Two addresses of one port are two paths.
 //!
 //! These tests need the devices of the guests that `tests/soft-roce/verbs` starts. They are skipped elsewhere, with a
 //! message.

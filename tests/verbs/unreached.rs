@@ -29,6 +29,9 @@ fn unreached_host_is_named_within_half_a_minute() {
         ];
         let notified = error.contains(&format!("rank {other} died"));
         assert!(notified || named.iter().all(|part| error.contains(part)), "{error}");
+        // The address of a silent peer is resolved again from time to time.
+        let handles = std::fs::read_to_string(format!("{}/handles", std::env::var("FAKE_ADAPTER").unwrap())).unwrap();
+        assert!(handles.lines().count() > 2, "{handles}");
     });
 }
 
@@ -69,8 +72,8 @@ fn ports_of_two_partitions_are_refused_at_the_start() {
     let Some(outcome) = run_fake(None, 2, "ports_of_two_partitions_are_refused_at_the_start", &partitions, join) else {
         return;
     };
-    let refused = "the RDMA ports of rank 0 and rank 1 (rail 0) cannot reach each other: they are in the partitions 0x8001 \
-                   and 0x8002";
+    let refused = "the RDMA ports of rank 0 and rank 1 cannot reach each other: rank 0 has fake0, port 1 (InfiniBand, subnet \
+                   fe80::/64, partition 0x8001); rank 1 has fake0, port 1 (InfiniBand, subnet fe80::/64, partition 0x8002)";
     let is_told = |rank| String::from_utf8_lossy(outcome.output(rank)).contains(refused);
     assert!(outcome.success() && is_told(0) && is_told(1), "{outcome}\n{}", outputs(&outcome));
 }

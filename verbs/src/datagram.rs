@@ -9,7 +9,7 @@ pub(super) use windows::Windows;
 
 use super::VerbsError;
 use super::memory::{Slot, Slots};
-use super::rail::Rail;
+use super::rail::{Health, Rail};
 use super::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain, Path};
 use super::wr::{Completions, Token};
 use std::collections::HashMap;
@@ -41,12 +41,17 @@ pub(super) struct Post<const N: usize> {
 /// Address handles of peers, by rank.
 struct Ways {
     handles: HashMap<usize, Handle>,
+    /// The last handle of each peer that was given up. Datagrams that name it may be in flight.
+    given_up: HashMap<usize, AddressHandle>,
     domain: Arc<Domain>,
+    health: Arc<Health>,
+    /// Number of address changes before which the handles were created.
+    changes: u32,
 }
 
 /// The address handle of a peer. With RoCE, creating one resolves the address, which takes a second or more if the peer
-/// does not answer. After a failed first attempt a separate thread resolves it, so that other peers and relayed
-/// messages do not wait.
+/// does not answer. After the first attempt a separate thread resolves it, so that other peers and relayed messages do
+/// not wait.
 enum Handle {
     Fresh,
     Known(AddressHandle),
@@ -55,18 +60,33 @@ enum Handle {
 }
 
 impl Ways {
-    fn new(domain: &Arc<Domain>) -> Self {
-        Ways { handles: HashMap::new(), domain: domain.clone() }
+    fn new(rail: &Rail) -> Self {
+        let (domain, health) = (rail.domain.clone(), rail.health.clone());
+        let (changes, handles, given_up) = (health.address_changes(), HashMap::new(), HashMap::new());
+        Ways { handles, given_up, domain, health, changes }
     }
 
     /// The address handle of a peer at that path; `None` while it is being resolved.
     fn to(&mut self, peer: usize, path: &Path) -> Result<Option<&AddressHandle>, VerbsError> {
-        let Ways { handles, domain } = self;
+        let changes = self.health.address_changes();
+        if changes != self.changes {
+            self.changes = changes;
+            let peers: Vec<_> = self.handles.keys().copied().collect();
+            peers.into_iter().for_each(|peer| self.give_up(peer));
+        }
+        let Ways { handles, domain, .. } = self;
         let handle = handles.entry(peer).or_insert(Handle::Fresh);
         if !matches!(handle, Handle::Known(_)) {
             *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path)?;
         }
         Ok(if let Handle::Known(known) = handle { Some(known) } else { None })
+    }
+
+    /// Gives up the address handle of a peer, which may lead to an address that the peer no longer has.
+    fn give_up(&mut self, peer: usize) {
+        if let Some(Handle::Known(old)) = self.handles.insert(peer, Handle::NotFound) {
+            self.given_up.insert(peer, old);
+        }
     }
 }
 
@@ -74,6 +94,8 @@ impl Handle {
     /// Resolves the address, or starts a thread that does.
     fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
         match self {
+            // Without a GRH there is nothing to resolve.
+            Handle::NotFound if path.global.is_none() => AddressHandle::new(domain, path).map(Handle::Known),
             Handle::Fresh => AddressHandle::new(domain, path).map(Handle::Known),
             Handle::NotFound => {
                 let (domain, path) = (domain.clone(), *path);
@@ -113,7 +135,7 @@ impl<const N: usize> Post<N> {
         let slots = Slots::new(&rail.domain, Access::Local, ROUTE + LONGEST, (receives + depth) as usize);
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
         let (expected, sending) = (take(receives)?, take(queue.depth().min(depth))?);
-        let ways = Ways::new(&rail.domain);
+        let ways = Ways::new(rail);
         let post = Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0 };
         post.received.notify()?;
         for at in 0..post.expected.len() {
@@ -194,6 +216,11 @@ impl<const N: usize> Post<N> {
                 tracing::error!(%error, "the queue pair for connection datagrams is lost; no new connections are possible")
             }
         }
+    }
+
+    /// Resolves the address of a peer again, because it does not answer.
+    pub fn resolve_again(&mut self, peer: usize) {
+        self.ways.give_up(peer);
     }
 
     /// Sends a datagram to `peer`; it may be lost.

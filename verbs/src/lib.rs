@@ -62,8 +62,9 @@
 //!
 //! # Rails
 //! A rail is a port of a device with one of its GIDs. The rails are those that `TRANSOM_VERBS_DEVICE` names. By default
-//! they are the first usable port and all similar ones, as many as all ranks have. Each rail has its own registrations,
-//! connections, receive buffers and thread. The first rail carries words, small transfers, rings and pipes, and short
+//! the ranks tell each other their usable ports at the start. The n-th rails of all ranks are in one network, and a rank
+//! prefers fast ports and those near its cores; ranks of a host begin with different ones of these. Each rail has its own
+//! registrations, connections, receive buffers and thread. The first rail carries words, small transfers, rings and pipes, and short
 //! messages unless `spread` says otherwise. Rendezvous messages, and puts and gets of at least `2 stripe_from` bytes
 //! (`TRANSOM_MESSAGES`), are divided among all rails. Connections on further rails are created when the first such
 //! transfer needs them; a rail without a connection is skipped.
@@ -150,9 +151,11 @@
 //! # Silence
 //! A silent peer is asked again, at last once a second, and logged ever more rarely: it may be stopped, and only the
 //! job reports deaths. On several hosts the job is asked after 15 seconds whether the peer's process runs. If it does,
-//! and no datagram of the peer arrives within 5 more, the peer is unreachable. On a connection the peer's adapter answers. It is an error if an adapter completes nothing for
-//! 20 seconds, if a connection cannot be restored, or if a port is down for 5 seconds while a connection is wanted. The
-//! rank then cannot be reached, and all ranks are notified.
+//! and no datagram of the peer arrives within 5 more, the peer is unreachable. A rank whose port gets another address
+//! announces it to the peers that it has talked with; their connections are restored. On a connection the peer's
+//! adapter answers. It is an error if an adapter completes nothing for 20 seconds, if a connection cannot be restored,
+//! or if a port is down for 5 seconds while a connection is wanted. The rank then cannot be reached, and all ranks are
+//! notified.
 //!
 //! # Failures
 //! A connection breaks if packets are not acknowledged in time (`TRANSOM_VERBS_TIMEOUT`, `TRANSOM_VERBS_RETRY`) or its
@@ -230,10 +233,11 @@ pub use error::VerbsError;
 pub use rma::{Pending, Region, Remote, Transfer, Verbs};
 pub use transom_network::{Bootstrap, Hybrid, Node};
 
-/// Opens the rails that a job with these message settings would use, and describes them in one line.
+/// Opens the rails that a job with these message settings would use if it had only this rank, and describes them in one
+/// line. Each rail is tried out: with queue pairs, a shared receive queue and an atomic.
 ///
 /// # Errors
-/// [`VerbsError`] if there is no usable rail.
+/// [`VerbsError`] if there is no usable rail. It names the function that each device lacks, and what to do.
 ///
 /// # Examples
 /// ```
@@ -243,6 +247,7 @@ pub use transom_network::{Bootstrap, Hybrid, Node};
 /// }
 /// ```
 pub fn probe(messages: &transom_channel::Config) -> Result<String, VerbsError> {
-    let rails = rail::Rail::open(&settings::Settings::from_env(messages)?)?;
+    let rails = rail::Survey::new(&settings::Settings::from_env(messages)?)?.open_alone()?;
+    rails.iter().try_for_each(rail::Rail::try_out)?;
     Ok(rails.iter().map(rail::Rail::describe).collect::<Vec<_>>().join("; "))
 }

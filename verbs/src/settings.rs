@@ -19,7 +19,7 @@ const REGCACHE_BYTES: u32 = 256 << 20;
 /// The settings of a rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
-    /// Named rails, in order; empty for every port similar to the first.
+    /// Named rails, in order; empty if the ranks select them together.
     pub named: Vec<RailName>,
     /// Device, port and GID for rails that do not name them; see [`at`](Self::at).
     pub place: RailName,

@@ -28,8 +28,8 @@ pub const DEVICE: Variable = Variable {
     meaning: "rails (RDMA ports) of each rank, in order; large messages, puts and gets are divided among them",
     expected: "up to 4 of DEVICE, DEVICE:PORT or DEVICE:PORT:GID_INDEX, separated by commas, e.g. `mlx5_0`, `mlx5_0:2` \
                or `mlx5_0:2:3`; `ibv_devices` lists devices",
-    default: "the first device with an active port, preferably with atomics, and all active ports of the same vendor \
-              and link type, as many as all ranks have",
+    default: "the fastest ports in networks that all ranks share, near ones first; ranks of a host begin with \
+              different ones",
     check: readable::<Places>,
 };
 

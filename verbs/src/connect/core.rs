@@ -2,7 +2,8 @@
 
 use super::address::{Address, Destination};
 use super::failover_qp::{LaneQueue, PeerKeyTable};
-use super::message::Message;
+use super::message::{Message, Moved};
+use super::moves::Moves;
 use super::service::{self, ARRIVE_WITHIN, ASK_AFTER};
 use crate::VerbsError;
 use crate::datagram::Mailbox;
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     others: OnceLock<(usize, Box<[Weak<Core>]>)>,
     /// Connection address of each peer on this rail.
     pub(super) addresses: Arc<[Address]>,
+    /// Ports that have another address than at the start: those of peers, and this rank's own.
+    pub(super) moves: Moves,
     /// Keys of peers' memory on the rails after the first.
     pub twins: Arc<PeerKeyTable>,
     /// Queue pairs for which the device has reported the last WQE.
@@ -106,6 +109,8 @@ pub(super) enum Command {
     Heard(Rank, Message),
     /// Asks a peer to perform the atomic with that request number on its own adapter.
     Ask(Rank, u64, Verb, RemoteAddress),
+    /// Tells the peers the new address of this rank's port.
+    Announce,
     Stop,
 }
 
@@ -126,7 +131,7 @@ impl Core {
             (Endpoints::new(me, same_adapter.len()), RegisteredMemory::new(&rail.domain, rail.register_from));
         let (links, changed, made, hook, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
-        let (twins, ended) = Default::default();
+        let (twins, ended, moves) = Default::default();
         let receives = Receives::new(&rail.domain);
         let (mailbox, has_window) = (Mutex::new(mailbox), Mutex::new(false));
         Ok(Core {
@@ -140,6 +145,7 @@ impl Core {
             hook,
             others,
             addresses,
+            moves,
             twins,
             ended,
             heard,
@@ -158,6 +164,34 @@ impl Core {
     /// other.
     pub fn shares_adapter(&self, peer: Rank) -> bool {
         self.same_adapter[peer]
+    }
+
+    /// The datagram address of a rank, with the last address of its port that is known.
+    pub(super) fn destination(&self, rank: Rank) -> Destination {
+        let at_start = self.addresses[rank].datagrams;
+        match self.moves.last(rank) {
+            Some(Moved { gid, lid, .. }) => Destination { gid, lid, ..at_start },
+            None => at_start,
+        }
+    }
+
+    /// Reads the address of this rank's port after a change, and has it announced if it is another one.
+    pub(super) fn read_own_address(&self) {
+        let Core { me: rank, rail, .. } = self;
+        let (before, (gid, lid)) = (self.destination(*rank), rail.present_address());
+        if (before.gid, before.lid) == (gid, lid) {
+            return;
+        }
+        let number = self.moves.last(*rank).map_or(0, |moved| moved.number) + 1;
+        let [old, new] = [before.gid, gid].map(Ipv6Addr::from);
+        tracing::warn!(
+            rank,
+            device = rail.name(),
+            "the port moved from LID {}, GID {old} to LID {lid}, GID {new}",
+            before.lid
+        );
+        self.moves.record(*rank, Moved { number, gid, lid });
+        self.command(Command::Announce);
     }
 
     /// Requests a connection, or a new one if it broke or was refused; returns its state.
@@ -374,7 +408,8 @@ impl Core {
 
     /// Describes the ports between which no datagram arrives, and what to check.
     pub fn unreached(&self, peer: Rank) -> String {
-        let Destination { gid, lid, .. } = self.addresses[peer].datagrams;
+        let Destination { gid, lid, .. } = self.destination(peer);
+        let mine = self.destination(self.me);
         let (rail, is_roce) = (&self.rail, self.rail.link() != PortLink::InfiniBand);
         let port = |gid: [u8; 16], lid: u16| {
             let gid = Ipv6Addr::from(gid);
@@ -391,7 +426,7 @@ impl Core {
             "no datagram of rank {peer} arrived for {:?}, though its process runs. This port: {}; partition key {:#06x}. The \
              port of rank {peer}: {}. Check: {check} `TRANSOM_FABRIC=tcp` does without RDMA",
             ASK_AFTER + ARRIVE_WITHIN,
-            port(rail.gid(), rail.lid()),
+            port(mine.gid, mine.lid),
             rail.pkey(),
             port(gid, lid),
         )

@@ -189,6 +189,7 @@ impl Machine {
             | Message::Alive
             | Message::Atomic { .. }
             | Message::Answer { .. }
+            | Message::Moved(_)
             | Message::Retired { .. } => {}
         }
     }
@@ -315,6 +316,12 @@ impl Backoff {
         wait
     }
 
+    /// Returns whether to resolve the peer's address again: after about 7 seconds of silence, and every 5 from then on.
+    pub fn is_to_be_resolved(&self) -> bool {
+        let slow = self.asked.saturating_sub(Self::SOON);
+        slow > 0 && slow.is_multiple_of(5)
+    }
+
     /// Returns whether to log again that the peer is silent: after about 4, 12, 28, 60 seconds and so on.
     pub fn is_to_be_told(&self) -> bool {
         // The 2nd of the one-second intervals, and then at doubling distances.
@@ -330,10 +337,13 @@ mod tests {
     #[test]
     fn silent_peer_is_asked_and_logged_ever_more_rarely() {
         let (mut backoff, mut at, mut told) = (Backoff::default(), Duration::ZERO, Vec::new());
-        let mut asked = Vec::new();
+        let (mut asked, mut resolved) = (Vec::new(), Vec::new());
         for _ in 0..300 {
             at += backoff.next();
             asked.push(at.as_millis());
+            if backoff.is_to_be_resolved() {
+                resolved.push(at.as_secs());
+            }
             if backoff.is_to_be_told() {
                 told.push(at.as_secs());
             }
@@ -341,5 +351,6 @@ mod tests {
         assert_eq!(asked[..12], [25, 75, 175, 375, 575, 775, 975, 1175, 1375, 1575, 2575, 3575]);
         assert_eq!(asked[299], 291_575, "once a second in the end");
         assert_eq!(told, [3, 11, 27, 59, 123, 251]);
+        assert_eq!(resolved[..4], [6, 11, 16, 21]);
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 8 | `transom` and the version of the record |
 //! | 4, 4 | the sender's rank, the receiver's |
-//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11; plus `256 (r + 1)` if the message is about rail `r`'s connection and is relayed by another rail |
+//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11, moved 12; plus `256 (r + 1)` if the message is about rail `r`'s connection and is relayed by another rail |
 //! | 4 | generation; 1 in a probe and its answer |
 //! | 4, 4 | the sender's queue pair and its first PSN; zero in other kinds |
 //! | 4, 4 | the last earlier generation in which the sender received a packet, and the PSN that it expected next; or zero |
@@ -15,6 +15,7 @@
 //!
 //! Messages about an atomic have other fields of 8 bytes each from the generation on. They are the request's number,
 //! then the result, or the word's address with a key of 4 bytes, and the addend, or the expected word and the new word.
+//! A message about a move has the halves of the GID, the more significant one first, the LID and the number of the move.
 //!
 //! Each rank sends all others its secret through the job's exchange when it joins. A datagram with a valid code is
 //! therefore from this job, for this rank, and unmodified. It may still be late or a duplicate, which the machine
@@ -26,7 +27,7 @@ use sha2::Sha256;
 use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 
-const MAGIC: [u8; 8] = *b"transom\x05";
+const MAGIC: [u8; 8] = *b"transom\x06";
 const CODE: usize = 32;
 /// Bytes of a record.
 pub(crate) const MESSAGE: usize = MAGIC.len() + NUMBERS * 4 + CODE;
@@ -72,6 +73,16 @@ pub(crate) enum Message {
     Retire { generation: u32 },
     /// Confirms that the sender has no queue pair of these generations and will have none.
     Retired { generation: u32 },
+    /// The sender's port has this address since its move of that number.
+    Moved(Moved),
+}
+
+/// The address of a port, with the number of its moves. Later moves have higher numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Moved {
+    pub number: u64,
+    pub gid: [u8; 16],
+    pub lid: u16,
 }
 
 impl Message {
@@ -100,6 +111,10 @@ impl Message {
             }
             Message::Retire { generation } => (10, end(generation, NONE, 0)),
             Message::Retired { generation } => (11, end(generation, NONE, 0)),
+            Message::Moved(Moved { number, gid, lid }) => {
+                let gid = u128::from_be_bytes(gid);
+                (12, wide([(gid >> 64) as u64, gid as u64, lid.into(), number], 0))
+            }
         };
         let kind = kind + of.map_or(0, |of| ELSEWHERE * (of as u32 + 1));
         let mut bytes = [0; MESSAGE];
@@ -126,6 +141,7 @@ impl Message {
         let message = match kind % ELSEWHERE {
             kind @ (1..=5 | 10 | 11) => Self::of_connection(kind, numbers)?,
             kind @ 6..=9 => Self::of_atomic(kind, numbers)?,
+            12 => Self::of_move(numbers)?,
             _ => return None,
         };
         let of = ((kind / ELSEWHERE) as usize).checked_sub(1);
@@ -148,10 +164,15 @@ impl Message {
         (generation > 0).then_some(message)
     }
 
+    fn of_move(numbers: [u32; NUMBERS - 3]) -> Option<Self> {
+        let ([high, low, lid, number], 0) = narrow(numbers) else { return None };
+        let gid = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+        let lid = u16::try_from(lid).ok()?;
+        (number > 0).then_some(Message::Moved(Moved { number, gid, lid }))
+    }
+
     fn of_atomic(kind: u32, numbers: [u32; NUMBERS - 3]) -> Option<Self> {
-        let [wide @ .., key] = numbers;
-        let word = |at: usize| u64::from(wide[at]) | u64::from(wide[at + 1]) << 32;
-        let [number, address, first, second] = [0, 2, 4, 6].map(word);
+        let ([number, address, first, second], key) = narrow(numbers);
         let to = RemoteAddress { address, key };
         Some(match (kind, first, second) {
             (6, delta, 0) => Message::Atomic { number, verb: Verb::Add(delta), to },
@@ -166,6 +187,11 @@ impl Message {
 fn wide(words: [u64; 4], key: u32) -> [u32; NUMBERS - 3] {
     let [a, b, c, d] = words.map(|word| [word as u32, (word >> 32) as u32]);
     [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1], key]
+}
+
+fn narrow(numbers: [u32; NUMBERS - 3]) -> ([u64; 4], u32) {
+    let [words @ .., key] = numbers;
+    ([0, 2, 4, 6].map(|at| u64::from(words[at]) | u64::from(words[at + 1]) << 32), key)
 }
 
 impl End {
@@ -194,7 +220,7 @@ mod tests {
         End { by: 3, queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
     const WORD: RemoteAddress = RemoteAddress { address: 0x7f00_0000_1008, key: u32::MAX };
 
-    fn all() -> [Message; 11] {
+    fn all() -> [Message; 12] {
         [
             Message::Request { generation: u32::MAX, mine: MINE },
             Message::Reply {
@@ -210,6 +236,11 @@ mod tests {
             Message::Answer { number: 8, found: None },
             Message::Retire { generation: 1 },
             Message::Retired { generation: u32::MAX },
+            Message::Moved(Moved {
+                number: 1 << 40,
+                gid: [0xfe, 0x80, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+                lid: 9,
+            }),
         ]
     }
 
@@ -224,7 +255,7 @@ mod tests {
         }
         // The bytes on the wire, without the code.
         let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, Some(2), &SECRET);
-        let said = b"transom\x05\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
+        let said = b"transom\x06\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
             \x01\0\0\0\xef\xcd\xab\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(&bytes[..MESSAGE - CODE], said);
     }
@@ -255,6 +286,7 @@ mod tests {
             (2, 4),
             (2, 10),
             (2, 12),
+            (2, 13),
             (3, 0),
             (3, 1),
             (4, 0),

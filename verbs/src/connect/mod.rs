@@ -11,6 +11,7 @@ mod machine;
 mod message;
 #[cfg(test)]
 mod model_check;
+mod moves;
 mod pair;
 mod reach;
 mod service;
@@ -21,7 +22,7 @@ pub(super) use failover_qp::{LaneQueue, Twin};
 
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};
-use super::rail::{Rail, Writes};
+use super::rail::{Offer, Rail, Survey, Writes};
 use super::settings::Settings;
 use super::sys::Domain;
 use address::{Address, Card, Destination};
@@ -49,9 +50,14 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Collective: opens the devices and tells all others where this rank is.
+    /// Collective: the ranks select their rails together, open the devices, and tell each other where they are.
     pub fn new(job: &Arc<dyn Bootstrap>, settings: &Settings) -> Result<Self, VerbsError> {
-        let made = Rail::open(settings).and_then(|rails| {
+        let survey = Survey::new(settings);
+        let offers = job.all_gather(&survey.as_ref().map_or(Vec::new(), |survey| survey.offer().to_bytes()))?;
+        let survey = survey?;
+        let offer = |(rank, told): (Rank, &Vec<u8>)| Offer::from_bytes(told).ok_or(VerbsError::Peer { rank });
+        let offers = offers.iter().enumerate().map(offer).collect::<Result<Vec<_>, _>>()?;
+        let made = survey.open(&offers, job.rank()).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
             rails

@@ -185,8 +185,10 @@ pub(super) fn heed(core: &Core) {
         Err(error) => return tracing::warn!(rank, %error, "cannot read an event of the RDMA device"),
     };
     tracing::debug!(rank, ?event, "event of the RDMA device");
-    if let Event::LastBuffer { number } = event {
-        lock(&core.ended).insert(number);
+    match event {
+        Event::LastBuffer { number } => _ = lock(&core.ended).insert(number),
+        Event::Address { port, .. } if port == rail.port() => core.read_own_address(),
+        _ => {}
     }
     if let Some(failed) = rail.health.note(event, rail.port())
         && let Some((_, lane)) = endpoints.all().find(|(_, lane)| lane.has_own(failed))
@@ -229,10 +231,10 @@ impl Effects for Doing<'_> {
     fn connect(&mut self, theirs: End) -> Result<(), Errno> {
         let Some(Made { queue, start }) = &self.pair.made else { return Err(Errno::NOTCONN) };
         let of = self.of(self.pair.by).ok().filter(|_| theirs.by == self.pair.by).ok_or(Errno::INVAL)?;
-        let (rail, address) = (&of.rail, &of.addresses[self.peer]);
+        let (rail, address, to) = (&of.rail, &of.addresses[self.peer], of.destination(self.peer));
         let [initiated, served] = rail.initiated_and_served();
         let far = FarEnd {
-            path: rail.path(address.datagrams.gid, address.datagrams.lid),
+            path: rail.path(to.gid, to.lid),
             mtu: self.mtu(&of),
             queue_pair: theirs.queue_pair,
             psn: theirs.psn,
@@ -274,12 +276,18 @@ impl Effects for Doing<'_> {
     }
 
     fn send(&mut self, message: Message) {
+        // A peer that missed the announcements could not answer.
+        if let Message::Request { .. } | Message::Reply { .. } = message
+            && let Some(moved) = self.core.moves.last(self.core.me)
+        {
+            self.send(Message::Moved(moved));
+        }
         say(self.post, self.core, self.peer, message, None);
         // Relays the message over the other rails too, because this rail may be down.
         let by_others = match message {
             Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
             Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
-            Message::Retire { .. } | Message::Retired { .. } => true,
+            Message::Retire { .. } | Message::Retired { .. } | Message::Moved(_) => true,
             Message::Probe | Message::Alive => false,
         };
         if by_others && let Some(of) = self.core.number() {
@@ -290,9 +298,9 @@ impl Effects for Doing<'_> {
 
 /// Sends a message on a rail; `of`: the rail of the connection, if it is another.
 pub(super) fn say(post: &mut Post<MESSAGE>, core: &Core, peer: Rank, message: Message, of: Option<usize>) {
-    let (rank, address) = (core.me, &core.addresses[peer]);
-    let sealed = message.seal(rank, peer, of, &address.secret);
-    let Destination { gid, lid, queue_pair, key } = address.datagrams;
+    let rank = core.me;
+    let sealed = message.seal(rank, peer, of, &core.addresses[peer].secret);
+    let Destination { gid, lid, queue_pair, key } = core.destination(peer);
     let to = Recipient { path: core.rail.path(gid, lid), queue_pair, key };
     if let Err(error) = post.send(peer, &to, &sealed) {
         // Same as a lost datagram: the silence of the peer is logged later.

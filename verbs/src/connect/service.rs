@@ -44,6 +44,8 @@ pub(super) struct Connector {
     look: Instant,
     /// Checks per second.
     looks: u32,
+    /// Number of further announcements of this rank's new address.
+    announcements: u32,
     /// True for the datagram channel, the command channel or the device if it is mute; see [`listen`].
     mute: [bool; 3],
 }
@@ -99,6 +101,8 @@ const LATE_PORT_DOWN: u32 = 5;
 const LOOKS: u32 = 10;
 /// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
 const BACK: u32 = 10;
+/// Number of times that a new address is announced, at successive checks.
+const ANNOUNCEMENTS: u32 = 20;
 /// Interval between attempts to post requests held back.
 const HELD: Duration = Duration::from_millis(1);
 /// Time without a completion after which a connection counts as broken.
@@ -118,8 +122,22 @@ impl Connector {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
-        let mute = [false; 3];
-        Connector { connections, due, post, received, core, asking, serving, job, holding, look, looks, mute }
+        let (announcements, mute) = (0, [false; 3]);
+        Connector {
+            connections,
+            due,
+            post,
+            received,
+            core,
+            asking,
+            serving,
+            job,
+            holding,
+            look,
+            looks,
+            announcements,
+            mute,
+        }
     }
 
     /// Runs the thread until a `Stop` command.
@@ -154,6 +172,7 @@ impl Connector {
                 Command::Say(peer, of, message) => say(&mut self.post, &self.core, peer, message, Some(of)),
                 Command::Heard(peer, message) => self.heard(peer, message),
                 Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
+                Command::Announce => self.announcements = ANNOUNCEMENTS,
                 Command::Stop => return false,
             }
         }
@@ -195,6 +214,12 @@ impl Connector {
             Message::Probe => self.say(peer, Message::Alive),
             Message::Atomic { number, verb, to } => self.serve(peer, number, verb, to),
             Message::Answer { number, found } => self.answered(peer, number, found),
+            Message::Moved(to) => {
+                if self.core.moves.record(peer, to) {
+                    tracing::warn!(rank = self.core.me, peer, ?to, "the RDMA port of a rank has another address");
+                    self.post.resolve_again(peer);
+                }
+            }
             Message::Retired { generation } => {
                 if let Some(lane) = self.core.endpoints.lane(peer) {
                     lane.far_end_has_gone(generation);
@@ -306,6 +331,17 @@ impl Connector {
             self.look_for_other_rails();
         }
         self.look_for_unreached();
+        self.announce();
+    }
+
+    /// Tells the peers this rank's new address, several times, because datagrams may be lost.
+    fn announce(&mut self) {
+        let me = self.core.me;
+        let Some(moved) = self.core.moves.last(me).filter(|_| self.announcements > 0) else { return };
+        self.announcements -= 1;
+        for peer in self.connections.keys().copied().filter(|peer| *peer != me).collect::<Vec<_>>() {
+            self.say(peer, Message::Moved(moved));
+        }
     }
 
     /// Reports peers that are wanted for the first time, whose processes run, and of which no datagram arrives.
@@ -420,6 +456,9 @@ impl Connector {
                     peer,
                     "a rank has not answered for long and has not died; still asking, because it may be stopped"
                 );
+            }
+            if connection.backoff.is_to_be_resolved() {
+                self.post.resolve_again(peer);
             }
             self.drive(peer, false, |machine, effects| machine.again(effects));
         }

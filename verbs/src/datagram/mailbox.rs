@@ -84,7 +84,7 @@ impl Mailbox {
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
         Ok(Mailbox {
             me,
-            ways: Ways::new(&rail.domain),
+            ways: Ways::new(rail),
             lanes,
             turn: 0,
             home,

@@ -3,13 +3,15 @@
 use crate::sys::Event;
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Health of one of this rank's rails.
 #[derive(Default)]
 pub(crate) struct Health {
     broken: OnceLock<Broken>,
     port_down: AtomicBool,
+    /// Number of events after which addresses may differ from those known before.
+    address_changes: AtomicU32,
 }
 
 /// The reason why a rail failed for good: its requests will never be reported complete.
@@ -38,6 +40,12 @@ impl Health {
         self.port_down.load(Relaxed)
     }
 
+    /// Number of changes of the port's addresses or of its subnet manager so far. Address handles from before the last one
+    /// may lead elsewhere.
+    pub fn address_changes(&self) -> u32 {
+        self.address_changes.load(Relaxed)
+    }
+
     pub fn has_broken(&self, why: Broken) {
         if self.broken.set(why.clone()).is_ok() {
             tracing::error!(%why, "an RDMA device is lost");
@@ -57,7 +65,11 @@ impl Health {
                 }
             }
             Event::QueuePair { number } => return Some(number),
-            Event::Port { .. } | Event::LastBuffer { .. } | Event::Other(_) => {}
+            Event::Address { port: of, change } if of == port => {
+                self.address_changes.fetch_add(1, Relaxed);
+                tracing::warn!(port, ?change, "addresses of an RDMA port changed; those of peers are resolved again");
+            }
+            Event::Port { .. } | Event::Address { .. } | Event::LastBuffer { .. } | Event::Other(_) => {}
         }
         None
     }
@@ -66,6 +78,7 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::AddressChange;
 
     #[test]
     fn port_recovers_and_device_does_not() {
@@ -78,6 +91,10 @@ mod tests {
         assert!(!health.port_down());
         assert_eq!(health.note(Event::QueuePair { number: 5 }, 1), Some(5));
         health.note(Event::Other(3), 1);
+        for port in [1, 2, 1] {
+            health.note(Event::Address { port, change: AddressChange::Lid }, 1);
+        }
+        assert_eq!(health.address_changes(), 2, "those of the rail's port");
         assert_eq!(health.broken(), None);
         health.note(Event::DeviceFatal, 1);
         health.note(Event::CompletionQueue, 1);

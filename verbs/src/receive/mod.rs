@@ -7,6 +7,7 @@ mod account;
 
 use super::VerbsError;
 use super::memory::Buffer;
+use super::rail::SHARED_RECEIVES;
 use super::sys::{Access, CompletionQueue, Domain, SharedQueue};
 use super::wr::{Completions, Token};
 use account::{Account, ReceivedItem};
@@ -22,7 +23,7 @@ const FIRST: usize = 16;
 const LOW: i64 = 32;
 const LOWEST: i64 = 8;
 const MORE: usize = 64;
-pub(super) const MOST: usize = 1024;
+pub(super) const MOST: usize = SHARED_RECEIVES as usize;
 /// Batch size for reposting while other buffers are posted.
 const AT_ONCE: usize = 8;
 

@@ -37,7 +37,10 @@ impl CompletionQueue {
     fn with(context: &Arc<Context>, entries: u32, channel: Option<Channel>) -> Result<Self, VerbsError> {
         let told = channel.as_ref().map_or(null_mut(), |channel| channel.raw.as_ptr());
         // SAFETY: the context is open, and the channel, if any, belongs to it.
-        let raw = unsafe { (context.library.ibv_create_cq)(context.raw.as_ptr(), entries as i32, null_mut(), told, 0) };
+        let raw = unsafe {
+            let create = context.library.ibv_create_cq;
+            create(context.raw.as_ptr(), entries as i32, null_mut(), told, context.vector as i32)
+        };
         let what = || format!("creating a completion queue of {entries} entries on RDMA device {}", context.name);
         let raw = NonNull::new(raw).ok_or_else(|| refused(what()))?;
         Ok(CompletionQueue { raw, context: context.clone(), channel })

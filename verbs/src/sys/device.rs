@@ -5,6 +5,7 @@ use super::refused;
 use crate::VerbsError;
 use ibverbs_sys::*;
 use std::ffi::CStr;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -16,6 +17,10 @@ pub(crate) struct Listed {
     pub name: String,
     /// Identifies the adapter: its ports share it, and so do its virtual functions on several hosts' virtual machines.
     pub guid: u64,
+    /// Transport as libibverbs numbers it: InfiniBand (also RoCE), iWARP, or one of a vendor.
+    pub transport: ibv_transport_type,
+    /// The device's folder in sysfs.
+    folder: PathBuf,
     device: *mut ibv_device,
     list: Rc<List>,
 }
@@ -32,13 +37,19 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbsError> {
     let list = Rc::new(List(list, count.max(0) as usize, library));
     // SAFETY: the array has that many entries and lives as long as the list.
     let devices = unsafe { std::slice::from_raw_parts(list.0.as_ptr(), list.1) };
-    let listed = |&device: &*mut ibv_device| Listed {
-        // SAFETY: the list is not freed yet; names are static in the device.
-        name: unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) }.to_string_lossy().into_owned(),
-        // SAFETY: as above. The value is in network byte order.
-        guid: u64::from_be(unsafe { (library.ibv_get_device_guid)(device) }),
-        device,
-        list: list.clone(),
+    let listed = |&device: &*mut ibv_device| {
+        // SAFETY: the list is not freed yet, and libibverbs ends each text with a zero.
+        let (folder, transport) = unsafe { (CStr::from_ptr((*device).ibdev_path.as_ptr()), (*device).transport_type) };
+        Listed {
+            // SAFETY: as above.
+            name: unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) }.to_string_lossy().into_owned(),
+            // SAFETY: as above. The value is in network byte order.
+            guid: u64::from_be(unsafe { (library.ibv_get_device_guid)(device) }),
+            transport,
+            folder: folder.to_string_lossy().into_owned().into(),
+            device,
+            list: list.clone(),
+        }
     };
     Ok(devices.iter().map(listed).collect())
 }
@@ -49,8 +60,8 @@ impl Listed {
         // SAFETY: the device belongs to a list that is not freed yet.
         let raw = NonNull::new(unsafe { (library.ibv_open_device)(self.device) });
         let raw = raw.ok_or_else(|| refused(format!("opening RDMA device {}", self.name)))?;
-        let (name, limits) = (self.name.clone(), ibv_device_attr::default());
-        let mut context = Context { raw, library, name, guid: self.guid, limits };
+        let (name, folder, limits) = (self.name.clone(), self.folder.clone(), ibv_device_attr::default());
+        let mut context = Context { raw, library, name, folder, guid: self.guid, vector: 0, limits };
         // SAFETY: the context is open.
         let failed = unsafe { (library.ibv_query_device)(raw.as_ptr(), &mut context.limits) };
         done(failed).map_err(|source| VerbsError::system(format!("querying RDMA device {}", context.name), source))?;
@@ -65,6 +76,10 @@ pub(crate) struct Context {
     pub name: String,
     pub guid: u64,
     pub limits: ibv_device_attr,
+    /// Completion vector: the interrupt of completion queues that are created from now on.
+    pub(super) vector: u32,
+    /// The device's folder in sysfs.
+    folder: PathBuf,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -73,6 +88,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Returns whether the adapter executes atomics that are atomic at least with respect to each other.
+    pub fn has_atomics(&self) -> bool {
+        has_atomics(&self.limits)
+    }
+
     pub fn port(&self, port: u8) -> Result<ibv_port_attr, VerbsError> {
         let mut attributes = ibv_port_attr::default();
         // SAFETY: the context is open; the exported function fills no more than today's structure.
@@ -93,14 +113,34 @@ impl Context {
 
     /// Returns whether a GID is of RoCE v2.
     pub fn gid_is_v2(&self, port: u8, index: u8) -> bool {
-        let path = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", self.name);
-        std::fs::read_to_string(path).is_ok_and(|kind| kind.contains("v2"))
+        self.sysfs(&format!("ports/{port}/gid_attrs/types/{index}")).is_some_and(|kind| kind.contains("v2"))
     }
 
     /// The traffic class that the administrator has set for RoCE connections of a port.
     pub fn traffic_class(&self, port: u8) -> Option<u8> {
-        let path = format!("/sys/class/infiniband/{}/tc/{port}/traffic_class", self.name);
-        parse_traffic_class(&std::fs::read_to_string(path).ok()?)
+        parse_traffic_class(&self.sysfs(&format!("tc/{port}/traffic_class"))?)
+    }
+
+    /// Bandwidth of a port in Mb/s, as the kernel reports it for every speed that it knows.
+    pub fn rate(&self, port: u8) -> Option<u32> {
+        parse_rate(&self.sysfs(&format!("ports/{port}/rate"))?)
+    }
+
+    /// The list of the cores that are near the device.
+    pub fn near_cores(&self) -> Option<String> {
+        self.sysfs("device/local_cpulist")
+    }
+
+    /// A file of the device in sysfs; `None` if there is none.
+    fn sysfs(&self, file: &str) -> Option<String> {
+        std::fs::read_to_string(self.folder.join(file)).ok()
+    }
+
+    /// Selects the completion vector, of those that the device has, for completion queues that are created from now on.
+    pub fn spread_completions(&mut self, number: usize) {
+        // SAFETY: the context is open.
+        let vectors = unsafe { self.raw.as_ref() }.num_comp_vectors.max(1) as usize;
+        self.vector = (number % vectors) as u32;
     }
 
     /// A partition key of a port; `None` for an empty entry.
@@ -118,10 +158,21 @@ impl Context {
     }
 }
 
+fn has_atomics(limits: &ibv_device_attr) -> bool {
+    limits.atomic_cap != IBV_ATOMIC_NONE
+}
+
 /// The class in a file such as `Global tclass=106`; `None` if none is set.
 fn parse_traffic_class(text: &str) -> Option<u8> {
     let (_, number) = text.lines().next()?.split_once("tclass=")?;
     number.trim().parse().ok()
+}
+
+/// The rate in a file such as `100 Gb/sec (4X EDR)`, in Mb/s.
+fn parse_rate(text: &str) -> Option<u32> {
+    let (gigabits, _) = text.split_once(" Gb/sec")?;
+    let megabits = gigabits.trim().parse::<f64>().ok()? * 1000.0;
+    (0.0 < megabits && megabits < f64::from(u32::MAX)).then_some(megabits as u32)
 }
 
 impl Drop for Context {
@@ -146,5 +197,22 @@ mod tests {
     fn traffic_class_of_a_port_is_parsed() {
         assert_eq!(parse_traffic_class("Global tclass=106\nsrc_ip=10.0.0.1,tclass=96\n"), Some(106));
         assert_eq!([parse_traffic_class(""), parse_traffic_class("Global tclass=-1\n")], [None, None]);
+    }
+
+    #[test]
+    fn atomics_follow_the_device_capability() {
+        let device = |atomic_cap| ibv_device_attr { atomic_cap, ..Default::default() };
+        assert!(!has_atomics(&device(IBV_ATOMIC_NONE)));
+        assert!(has_atomics(&device(IBV_ATOMIC_HCA)) && has_atomics(&device(IBV_ATOMIC_GLOB)));
+    }
+
+    #[test]
+    fn rate_of_a_port_is_parsed() {
+        let rate = |text| parse_rate(text);
+        assert_eq!([rate("100 Gb/sec (4X EDR)\n"), rate("2.5 Gb/sec (1X SDR)\n")], [Some(100_000), Some(2_500)]);
+        assert_eq!(rate("800 Gb/sec (4X XDR)\n"), Some(800_000));
+        for unknown in ["", "fast", "x Gb/sec", "-4 Gb/sec", "0 Gb/sec", "nan Gb/sec", "1e30 Gb/sec"] {
+            assert_eq!(rate(unknown), None, "{unknown}");
+        }
     }
 }

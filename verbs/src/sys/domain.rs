@@ -5,6 +5,7 @@ use super::{Context, refused};
 use crate::VerbsError;
 use crate::wr::{Piece, RemoteAddress};
 use ibverbs_sys::*;
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::io;
@@ -82,10 +83,13 @@ pub(crate) enum Access {
 }
 
 impl Access {
-    pub(super) fn flags(self) -> ibv_access_flags {
+    /// The rights as libibverbs numbers them, on a device with or without atomics.
+    pub(super) fn flags(self, has_atomics: bool) -> ibv_access_flags {
         use ibv_access_flags as flag;
         let (local, write) = (flag::IBV_ACCESS_LOCAL_WRITE, flag::IBV_ACCESS_REMOTE_WRITE);
-        let (read, atomic) = (flag::IBV_ACCESS_REMOTE_READ, flag::IBV_ACCESS_REMOTE_ATOMIC);
+        let read = flag::IBV_ACCESS_REMOTE_READ;
+        // A device without atomics refuses the right to use them.
+        let atomic = if has_atomics { flag::IBV_ACCESS_REMOTE_ATOMIC } else { flag(0) };
         match self {
             Access::Source => flag(0),
             Access::Local => local,
@@ -123,7 +127,7 @@ impl Registered {
         bytes: usize,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let flags = access.flags().0 as i32;
+        let flags = access.flags(domain.context.has_atomics()).0 as i32;
         // SAFETY: the domain is alive; the memory is valid by the caller's contract.
         let region = unsafe { (domain.library().ibv_reg_mr)(domain.raw.as_ptr(), start.as_ptr().cast(), bytes, flags) };
         let region =
@@ -180,15 +184,55 @@ impl Drop for Registered {
 
 #[cold]
 fn unlocked(context: &Context, bytes: usize, source: io::Error) -> VerbsError {
-    let limit = getrlimit(Resource::Memlock).current;
-    let what = match limit {
-        Some(limit) if source.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error()) => format!(
-            "registering {bytes} bytes with RDMA device {} failed: the limit of locked memory is {} KiB (`ulimit -l`); \
-             raise it in /etc/security/limits.conf (memlock), or by LimitMEMLOCK= of the service",
-            context.name,
+    // Huge pages need the variable only where libibverbs divides memory into pages itself.
+    let needs_variable = context.library.keeps_pages_from_children() && std::env::var_os(HUGE_PAGES).is_none();
+    let todo = todo(Errno::from_io_error(&source), getrlimit(Resource::Memlock).current, needs_variable);
+    VerbsError::system(format!("registering {bytes} bytes with RDMA device {} failed{todo}", context.name), source)
+}
+
+/// Variable of libibverbs that makes it treat huge pages as such.
+const HUGE_PAGES: &str = "RDMAV_HUGEPAGES_SAFE";
+
+/// The probable cause of a failed registration, and what to do. `limit` is that of locked memory, in bytes.
+fn todo(errno: Option<Errno>, limit: Option<u64>, needs_variable: bool) -> String {
+    match (errno, limit) {
+        (Some(Errno::NOMEM), Some(limit)) => format!(
+            ": the limit of locked memory is {} KiB (`ulimit -l`); raise it in /etc/security/limits.conf (memlock), or by \
+             LimitMEMLOCK= of the service",
             limit / 1024
         ),
-        _ => format!("registering {bytes} bytes with RDMA device {} failed", context.name),
-    };
-    VerbsError::system(what, source)
+        (Some(Errno::INVAL), _) if needs_variable => {
+            format!(": if the memory consists of huge pages, set {HUGE_PAGES}=1, which this kernel (before 5.12) needs")
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_registration_says_what_to_do() {
+        let limit = todo(Some(Errno::NOMEM), Some(64 << 10), true);
+        assert!(limit.contains("is 64 KiB (`ulimit -l`)"), "{limit}");
+        let huge = todo(Some(Errno::INVAL), Some(64 << 10), true);
+        assert!(huge.contains("set RDMAV_HUGEPAGES_SAFE=1"), "{huge}");
+        for nothing in
+            [(Some(Errno::INVAL), false), (Some(Errno::NOMEM), true), (Some(Errno::FAULT), true), (None, true)]
+        {
+            assert_eq!(todo(nothing.0, None, nothing.1), "");
+        }
+    }
+
+    #[test]
+    fn atomics_are_allowed_where_the_device_has_them() {
+        use ibv_access_flags as flag;
+        let atomic = |access: Access, has| access.flags(has).0 & flag::IBV_ACCESS_REMOTE_ATOMIC.0 != 0;
+        for access in [Access::Words, Access::All] {
+            assert_eq!([true, false].map(|has| atomic(access, has)), [true, false]);
+            assert_eq!(access.flags(false).0, access.flags(true).0 & !flag::IBV_ACCESS_REMOTE_ATOMIC.0);
+        }
+        assert!(!atomic(Access::Bytes, true));
+    }
 }

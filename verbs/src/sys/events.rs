@@ -18,8 +18,22 @@ pub(crate) enum Event {
     QueuePair { number: u32 },
     /// A failed queue pair takes no further receive of its shared queue, and has finished earlier work.
     LastBuffer { number: u32 },
+    /// Addresses or keys of a port changed, or may have.
+    Address { port: u8, change: AddressChange },
     /// Any other event; ignored.
     Other(u32),
+}
+
+/// The reason why addresses may differ from those known before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressChange {
+    Gid,
+    Lid,
+    Pkey,
+    /// Another subnet manager is in charge.
+    SubnetManager,
+    /// The subnet manager asks for all registrations again, because it was started again.
+    ClientReregister,
 }
 
 impl Context {
@@ -39,7 +53,9 @@ impl Context {
 
 fn read(event: &ibv_async_event) -> Event {
     // SAFETY: the event type selects the valid member of the union.
-    let port = |active| Event::Port { port: unsafe { event.element.port_num } as u8, active };
+    let number = || unsafe { event.element.port_num } as u8;
+    let port = |active| Event::Port { port: number(), active };
+    let address = |change| Event::Address { port: number(), change };
     match event.event_type {
         IBV_EVENT_PORT_ACTIVE => port(true),
         IBV_EVENT_PORT_ERR => port(false),
@@ -53,6 +69,11 @@ fn read(event: &ibv_async_event) -> Event {
             // SAFETY: as above.
             Event::LastBuffer { number: unsafe { (*event.element.qp).qp_num } }
         }
+        IBV_EVENT_GID_CHANGE => address(AddressChange::Gid),
+        IBV_EVENT_LID_CHANGE => address(AddressChange::Lid),
+        IBV_EVENT_PKEY_CHANGE => address(AddressChange::Pkey),
+        IBV_EVENT_SM_CHANGE => address(AddressChange::SubnetManager),
+        IBV_EVENT_CLIENT_REREGISTER => address(AddressChange::ClientReregister),
         other => Event::Other(other),
     }
 }
@@ -76,7 +97,16 @@ mod tests {
         assert_eq!(told(IBV_EVENT_PORT_ACTIVE), Event::Port { port: 2, active: true });
         assert_eq!(told(IBV_EVENT_DEVICE_FATAL), Event::DeviceFatal);
         assert_eq!(told(IBV_EVENT_CQ_ERR), Event::CompletionQueue);
-        assert_eq!(told(IBV_EVENT_LID_CHANGE), Event::Other(IBV_EVENT_LID_CHANGE));
+        for (event, change) in [
+            (IBV_EVENT_GID_CHANGE, AddressChange::Gid),
+            (IBV_EVENT_LID_CHANGE, AddressChange::Lid),
+            (IBV_EVENT_PKEY_CHANGE, AddressChange::Pkey),
+            (IBV_EVENT_SM_CHANGE, AddressChange::SubnetManager),
+            (IBV_EVENT_CLIENT_REREGISTER, AddressChange::ClientReregister),
+        ] {
+            assert_eq!(told(event), Event::Address { port: 2, change });
+        }
+        assert_eq!(told(IBV_EVENT_COMM_EST), Event::Other(IBV_EVENT_COMM_EST));
         let mut pair = ibv_qp { qp_num: 77, ..Default::default() };
         let mut told = |event_type| {
             read(&ibv_async_event { element: ibv_async_event__bindgen_ty_1 { qp: &mut pair }, event_type })

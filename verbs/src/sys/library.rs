@@ -8,6 +8,7 @@ use ibverbs_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+type IsForkInitialized = unsafe extern "C" fn() -> ibv_fork_status;
 type QueryDataInOrder = unsafe extern "C" fn(*mut ibv_qp, ibv_wr_opcode::Type, u32) -> c_int;
 
 /// Defines the table of functions used.
@@ -17,6 +18,8 @@ macro_rules! library {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// Missing before rdma-core 36.
             pub ibv_query_qp_data_in_order: Option<QueryDataInOrder>,
+            /// Missing before rdma-core 35.
+            ibv_is_fork_initialized: Option<IsForkInitialized>,
             /// Never unloaded: its device providers start threads and keep state.
             _library: std::mem::ManuallyDrop<libloading::Library>,
         }
@@ -28,6 +31,8 @@ macro_rules! library {
                 Ok(Library {
                     // SAFETY: as below.
                     ibv_query_qp_data_in_order: unsafe { library.get(b"ibv_query_qp_data_in_order\0") }.ok().map(|f| *f),
+                    // SAFETY: as below.
+                    ibv_is_fork_initialized: unsafe { library.get(b"ibv_is_fork_initialized\0") }.ok().map(|f| *f),
                     // SAFETY: the signature is that of libibverbs' header, of the version in the file name.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
                     _library: std::mem::ManuallyDrop::new(library),
@@ -87,6 +92,13 @@ pub(crate) fn library() -> Result<&'static Library, VerbsError> {
 }
 
 impl Library {
+    /// Returns whether libibverbs itself keeps registered pages from children, because the kernel does not copy such
+    /// pages on fork (Linux before 5.12). It does so by small pages, unless RDMAV_HUGEPAGES_SAFE is set.
+    pub fn keeps_pages_from_children(&self) -> bool {
+        // SAFETY: no conditions.
+        self.ibv_is_fork_initialized.is_some_and(|ask| unsafe { ask() } == IBV_FORK_ENABLED)
+    }
+
     /// The text of a completion status.
     pub fn status(&self, status: ibv_wc_status::Type) -> String {
         // SAFETY: any number is allowed, and the text is static.

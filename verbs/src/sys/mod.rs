@@ -14,6 +14,8 @@ pub(crate) use address::{AddressHandle, GlobalPath, Path};
 pub(crate) use completion::CompletionQueue;
 pub(crate) use device::{Context, Listed, devices};
 pub(crate) use domain::{Access, Domain, Registered};
+#[cfg(test)]
+pub(crate) use events::AddressChange;
 pub(crate) use events::Event;
 pub(crate) use queue_pair::{Capacity, Datagrams, FarEnd, NearEnd, QueuePair};
 pub(crate) use shared_queue::SharedQueue;

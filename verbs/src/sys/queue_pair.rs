@@ -126,7 +126,7 @@ impl QueuePair {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
             port_num: near.port,
             pkey_index: near.pkey_index,
-            qp_access_flags: Access::All.flags().0,
+            qp_access_flags: Access::All.flags(self.domain.context.has_atomics()).0,
             ..Default::default()
         };
         let what = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS;

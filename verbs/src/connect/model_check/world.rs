@@ -339,7 +339,7 @@ fn key(message: &Message) -> [u32; 4] {
         Message::Reject { generation, errno } => [3, generation, errno.into(), 0],
         Message::Retire { generation } => [4, generation, 0, 0],
         Message::Retired { generation } => [5, generation, 0, 0],
-        Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } => {
+        Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } | Message::Moved(_) => {
             unreachable!("no machine sends them")
         }
     }
