@@ -63,7 +63,7 @@ pub struct Config {
     pub rules: Option<Rules>,
     /// Most connections of a rank that also has datagrams.
     pub connections: usize,
-    /// Number of messages after which a rank asks a peer for a connection.
+    /// Number of messages after which a rank asks a peer for a connection. Only messages count that the rules would send by it.
     pub connect_after: u32,
     /// True if connections made by windows and pipes count towards `connections`.
     pub count_windows: bool,

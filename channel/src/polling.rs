@@ -47,7 +47,7 @@ pub struct PollingSet {
 }
 
 /// Packets for each member and candidate after which all counts are halved, so that old use is forgotten.
-const HALVE: u32 = 64;
+pub(crate) const HALVE: u32 = 64;
 
 impl PollingSet {
     /// An empty set for at most `cap` rings; a peer enters with its `after`th packet.

@@ -222,6 +222,12 @@ impl Sender {
         self.sent = self.sent.wrapping_add(1);
     }
 
+    /// Number of messages sent, modulo 2^32.
+    #[inline]
+    pub fn total(&self) -> u32 {
+        self.sent
+    }
+
     /// Number of slots in use, as far as the sender knows.
     #[inline]
     pub fn flying(&self) -> u32 {

@@ -254,7 +254,7 @@ pub const FIELDS: &[Field] = &[
     row!(
         "connect_after",
         connect_after,
-        "number of messages to a peer after which a rank that also has datagrams requests a connection",
+        "number of messages to a peer after which a rank that also has datagrams requests a connection; only messages count that the rules would send by it",
         "a number from 0 on",
         |_| true
     ),

@@ -2,26 +2,30 @@
 
 use super::Engine;
 use super::parts::transmit::Reply;
+use super::peer::Peer;
 use super::request::Request;
 use super::rx::HASTY;
 use crate::connection::{Act, Here, Say};
 use crate::error::PeerFailure;
 use crate::packet::Body;
-use crate::polling::Change;
+use crate::polling::{Change, HALVE};
 use crate::wire::{Lane, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
-    /// Counts a message to or from this peer.
-    pub(super) fn speaks_to(&mut self, rank: Rank) {
-        if !self.has_choice(rank) {
+    /// Counts a message of `size` bytes to this peer, if the rules would send it by a connection.
+    pub(super) fn speaks_to(&mut self, rank: Rank, size: u64) {
+        let counts = |peer: &Peer<_>| self.routes[peer.near].is_for_connection(size, peer.tx.messages() as u64);
+        if !(self.has_choice(rank) && self.peers.get(&rank).is_some_and(counts)) {
             return;
         }
-        match self.connections.spoke(rank, |peer| self.wire.connected_besides(peer)) {
+        let sent = self.peers.get_mut(&rank).map_or(0, |peer| peer.rings.take_sent());
+        match self.connections.spoke(rank, sent.clamp(1, HALVE), |peer| self.wire.connected_besides(peer)) {
             Some(Change::Join(peer)) => {
                 let ask = self.peers.get_mut(&peer).and_then(|peer| peer.lanes.connection.ask());
                 debug_assert!(ask.is_some(), "a peer without connections is asked");
                 self.say(peer, ask);
             }
+            Some(Change::Leave(peer)) if self.has_spoken(peer) => self.connections.set.stay(peer),
             Some(Change::Leave(peer)) => {
                 let is_quiet = self.is_quiet(peer);
                 let record = self.peers.get_mut(&peer).filter(|_| is_quiet);
@@ -34,6 +38,15 @@ impl<W: Wire> Engine<W> {
             }
             None => {}
         }
+    }
+
+    /// Counts the messages to a peer with a connection that the short path has put into its ring. Returns true if there are
+    /// any.
+    fn has_spoken(&mut self, rank: Rank) -> bool {
+        let sent = self.peers.get_mut(&rank).map_or(0, |peer| peer.rings.take_sent());
+        let change = self.connections.set.packets(rank, sent.min(HALVE));
+        debug_assert_eq!(change, None, "a peer with a connection gets none");
+        sent > 0
     }
 
     /// Returns true if connections to a peer are optional.

@@ -90,7 +90,7 @@ impl<W: Wire> Engine<W> {
         wire: W,
         rank: Rank,
         ranks: Rank,
-        config: Config,
+        mut config: Config,
         near: Config,
     ) -> Result<Engine<W>, Misconfigured> {
         let rails = Each::of(|near| wire.rails(near));
@@ -110,13 +110,13 @@ impl<W: Wire> Engine<W> {
         if let ([], Some(marker)) = (&kept[..], not.first().and_then(|near| of(*near).marker)) {
             return Err(Misconfigured::marker(marker));
         }
-        let routes = Each::of(|near| Routes::new(of(near), rank, rails[near], wire.fails_over()));
-        let polling = Each::of(|near| {
+        if config.checksum {
             // Packets in rings have no checksum.
-            let may = routes[near].marker.is_some() && (near || !config.checksum);
-            let rings = if may { of(near).rings } else { 0 };
-            PollingSet::new(rings, of(near).ring_after, of(near).order)
-        });
+            config.rings = 0;
+        }
+        let of = |is_near| if is_near { &near } else { &config };
+        let routes = Each::of(|near| Routes::new(of(near), rank, rails[near], wire.fails_over()));
+        let polling = Each::of(|near| PollingSet::new(routes[near].rings, of(near).ring_after, of(near).order));
         Ok(Engine {
             wire,
             rank,

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::packet::EAGER;
 use crate::ring::{CompletionFlag, RingConfig, Sender};
 use crate::rules::{Facts, Path, Rules};
-use crate::wire::{RAILS, Rail, RailKind, Rank};
+use crate::wire::{Key, RAILS, Rail, RailKind, Rank};
 use std::ops::Range;
 
 /// Longest message read at once, in bytes: for longer ones the other costs are negligible.
@@ -42,6 +42,10 @@ pub(super) struct Routes {
     pub read_at_once: Range<u64>,
     /// Rails of packets, by kind. Packets take them in turn.
     rows: [Vec<u8>; KINDS.len()],
+    /// Largest number of rings that peers are given.
+    pub rings: usize,
+    /// An unused ring of that size, if there are any: the ring that a peer may get.
+    ring_to_be: Option<Sender>,
     /// Number of peers that this rank has communicated with.
     peers: u64,
     /// True if all peers have datagrams and the peers with most traffic have connections.
@@ -104,6 +108,7 @@ impl Routes {
         let rules = config.rules.clone().unwrap_or_else(|| Rules::usual(config.eager, config.zero_copy_from));
         let has = |kind| rails.iter().any(|rail| rail.kind == kind);
         let marker = Routes::marker(config, rails, fails_over);
+        let rings = if marker.is_some() { config.rings } else { 0 };
         let fails_over = has_others(rails, fails_over);
         let mut rails = rails.to_vec();
         let mut longest_put = usize::MAX;
@@ -131,6 +136,8 @@ impl Routes {
             longest_whole: longest.unwrap_or(0).saturating_sub(EAGER),
             rails,
             longest_put,
+            rings,
+            ring_to_be: (rings > 0).then(|| Sender::new(0, config.ring, Key { address: 0, key: 0 })),
             peers: 0,
             is_mixed: has(RailKind::Datagram) && has(RailKind::Connection),
         }
@@ -201,6 +208,13 @@ impl Routes {
         self.paths(size, open.queued).find(is_open).expect("the last rule always has a path")
     }
 
+    /// Returns true if a message of `size` bytes would use a connection to its peer if there were one, and a ring on it. A
+    /// copied message would: its packets take any path, datagrams last.
+    pub fn is_for_connection(&self, size: u64, queued: u64) -> bool {
+        let all = Open { up: &[true; RAILS], ring: self.ring_to_be.as_ref(), queued };
+        !matches!(self.choose(size, EAGER, &all), Path::Datagram | Path::DatagramMove)
+    }
+
     /// Paths of the rules that hold for a message of `size` bytes, while `queued` messages wait.
     #[inline]
     pub fn paths(&self, size: u64, queued: u64) -> impl Iterator<Item = Path> {
@@ -234,7 +248,6 @@ fn has_others(rails: &[Rail], fails_over: bool) -> bool {
 mod tests {
     use super::*;
     use crate::sim::Conditions;
-    use crate::wire::Key;
 
     const UP: [bool; RAILS] = [true, false, false, false];
 

@@ -216,7 +216,7 @@ impl<W: Wire> Engine<W> {
         if peer.rings.mark().is_some() {
             self.list(to);
         }
-        self.speaks_to(to);
+        self.speaks_to(to, envelope.length);
         true
     }
 
@@ -274,7 +274,7 @@ impl<W: Wire> Engine<W> {
                 }
             }
             if begun.is_none() {
-                self.speaks_to(rank);
+                self.speaks_to(rank, envelope.length);
             }
             return Step::Posted;
         }
@@ -293,7 +293,7 @@ impl<W: Wire> Engine<W> {
         self.counters.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
-        self.speaks_to(rank);
+        self.speaks_to(rank, envelope.length);
         Step::Posted
     }
 

@@ -19,7 +19,8 @@ pub struct Adapter {
     /// Latency of each rail beyond [`Conditions::latency`](super::Conditions::latency), in ns; 0 for rails beyond the list.
     pub latency: Vec<u64>,
     /// Time of the bus for each byte that the adapter sends or receives, in ps. A host has an adapter for each rail, which its
-    /// ranks share. The bytes of a request cross both buses and the lane at the same time, so the slowest of them counts.
+    /// ranks share. The bytes of a request cross both buses and the lane at the same time, so the slowest of them counts. Each
+    /// connection has one request on the buses at a time, so connections and directions take turns.
     pub bus: u64,
     /// Number of queue pairs whose state the adapter holds; 0 for no limit. A connection is one at each end. The datagrams of
     /// a rank on a rail are one for all its peers.

@@ -87,8 +87,13 @@ pub(super) enum Thrown {
 #[derive(Default)]
 pub(super) struct Flights {
     pub queue: VecDeque<Flight>,
-    pub free_at: u64,
-    pub due: u64,
+    /// Number of requests, from the first of the queue on, that the adapters have begun to pass.
+    pub entered: usize,
+    /// Time at which the lane has passed these requests, and at which the adapters have too.
+    free_at: u64,
+    passed_at: u64,
+    /// Time at which the last of them takes effect.
+    due: u64,
     /// Distinguishes successive lanes of a pair.
     pub generation: u64,
     /// Time since which the lane passes nothing.
@@ -98,6 +103,11 @@ pub(super) struct Flights {
 }
 
 pub(super) struct Flight {
+    /// Time at which its queue hands the request to the adapter.
+    pub posted: u64,
+    pub bytes: u64,
+    pub latency: u64,
+    /// Time at which it takes effect, once the adapters have begun to pass it.
     pub due: u64,
     /// The request as posted.
     pub whole: Option<Left<SimMemory>>,
@@ -136,6 +146,8 @@ pub(super) enum Flying {
 pub(super) enum Happening {
     /// The next request of a lane takes effect: sender, receiver, rail and generation of the lane.
     Head(Rank, Rank, usize, u64),
+    /// The adapters begin to pass the next request of a lane.
+    Enter(Rank, Rank, usize, u64),
     Datagram(u64),
     Turn(Rank),
     /// Notification of a rank about a peer, on a rail.
@@ -181,6 +193,11 @@ impl Net {
             self.now = at;
             match happening {
                 Happening::Head(from, to, rail, generation) => self.land(from, to, rail, generation),
+                Happening::Enter(from, to, rail, generation) if self.passes((from, to, rail), generation) => {
+                    self.enter((from, to, rail), at);
+                    self.enter_next((from, to, rail));
+                }
+                Happening::Enter(..) => {}
                 Happening::Datagram(number) => self.drop_in(number),
                 Happening::Turn(rank) => {
                     let place = &mut self.ranks[rank as usize];
@@ -381,6 +398,74 @@ impl Net {
         *busy
     }
 
+    /// Adds a request to a lane. Adapters that cost time pass one request of each lane at a time, in turn.
+    #[inline]
+    pub fn queue(&mut self, lane: (Rank, Rank, usize), flight: Flight) {
+        let (posted, costs) = (flight.posted, &self.conditions.adapter);
+        let is_memory = self.conditions.rails[lane.2].kind == RailKind::Memory;
+        let is_free = is_memory || costs.bus == 0 && costs.queue_pairs == 0;
+        let Some(flights) = self.lanes.get_mut(&lane) else { return };
+        flights.queue.push_back(flight);
+        if is_free {
+            self.enter(lane, posted);
+        } else if flights.queue.len() == flights.entered + 1 {
+            self.enter_next(lane);
+        }
+    }
+
+    /// Schedules the next request of a lane, if there is one, for the time at which those before it have passed.
+    #[inline]
+    fn enter_next(&mut self, lane @ (from, to, rail): (Rank, Rank, usize)) {
+        let Some(flights) = self.lanes.get(&lane) else { return };
+        if let Some(next) = flights.queue.get(flights.entered) {
+            let (at, generation) = (next.posted.max(flights.passed_at), flights.generation);
+            self.happens(at, Happening::Enter(from, to, rail, generation));
+        }
+    }
+
+    /// Passes the next request of a lane through the adapters, from time `at` on.
+    #[inline]
+    fn enter(&mut self, lane @ (from, to, rail): (Rank, Rank, usize), at: u64) {
+        let Some(flights) = self.lanes.get(&lane) else { return };
+        let Flight { bytes, latency, .. } = flights.queue[flights.entered];
+        let [begins, passed] = match self.conditions.rails[rail].kind {
+            RailKind::Memory => [at; 2],
+            _ => self.cross(lane, at, bytes),
+        };
+        let takes = self.lane_time(rail, bytes);
+        let flights = self.lanes.get_mut(&lane).expect("looked up above");
+        flights.free_at = flights.free_at.max(begins) + takes;
+        flights.passed_at = flights.free_at.max(passed);
+        flights.due = flights.due.max(flights.passed_at + latency);
+        flights.queue[flights.entered].due = flights.due;
+        flights.entered += 1;
+        if flights.entered == 1 {
+            let (due, generation) = (flights.due, flights.generation);
+            self.happens(due, Happening::Head(from, to, rail, generation));
+        }
+    }
+
+    /// Time in which a lane of this rail passes `bytes` bytes.
+    #[inline]
+    fn lane_time(&self, rail: usize, bytes: u64) -> u64 {
+        let slower = self.conditions.slower.get(rail).copied().unwrap_or(1);
+        bytes * self.conditions.picoseconds * slower / 1000
+    }
+
+    /// Time at which a datagram of this length has left its lane, and its token if its completion is to be reported.
+    #[inline]
+    pub fn datagram(&mut self, lane: (Rank, Rank, usize), posted: u64, bytes: u64, token: Option<u64>) -> u64 {
+        let [begins, passed] = self.cross(lane, posted, bytes);
+        let takes = self.lane_time(lane.2, bytes);
+        let flights = self.lanes.get_mut(&lane).expect("a lane is up while it is posted to");
+        flights.free_at = flights.free_at.max(begins) + takes;
+        let (at, generation) = (flights.free_at.max(passed), flights.generation);
+        if let Some(token) = token {
+            self.happens(at, Happening::Told(lane.0, lane.1, lane.2, Told::Done(token, generation)));
+        }
+        at
+    }
+
     /// Passes a request of this length, which is posted at `begins`, through the adapters of both ends. Returns the times at
     /// which its bytes begin to leave, and have passed.
     #[inline]
@@ -525,6 +610,7 @@ impl Net {
             self.happens(at, Happening::Head(from, to, rail, generation));
         } else {
             let landed = lane.queue.pop_front();
+            lane.entered -= 1;
             // Completions follow the order of the lane: if one is known, all before it are.
             let known = lane.landed.back().map_or(known, |(before, _)| known.max(*before));
             done_at = known;
@@ -532,7 +618,7 @@ impl Net {
                 lane.landed.retain(|(until, _)| *until >= now);
                 lane.landed.extend(landed.and_then(|flight| Some((known, flight.whole?))));
             }
-            if let Some(next) = lane.queue.front() {
+            if let Some(next) = lane.queue.front().filter(|_| lane.entered > 0) {
                 let at = next.due.max(self.now);
                 self.happens(at, Happening::Head(from, to, rail, generation));
             }

@@ -328,35 +328,24 @@ impl Wire for SimWire {
         *of += Volume { requests: 1, bytes: length as u64 };
         let latency = net.latency(lane.rail);
         let lane = (self.rank, lane.peer, lane.rail);
-        let [begins, passed] = match rail.kind {
-            RailKind::Memory => [net.now; 2],
-            kind => {
-                let posted = net.works(self.rank, |costs| costs.post);
-                let begins = if kind == RailKind::Datagram { net.queued(self.rank, posted) } else { posted };
-                net.cross(lane, begins, length as u64)
-            }
-        };
-        let flights = net.lanes.get_mut(&lane).expect("looked up above");
-        let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
-        flights.free_at = flights.free_at.max(begins) + length as u64 * net.conditions.picoseconds * slower / 1000;
-        let (at, generation) = (flights.free_at.max(passed), flights.generation);
+        let mut posted = net.now;
+        if rail.kind != RailKind::Memory {
+            posted = net.works(self.rank, |costs| costs.post);
+        }
+        if rail.kind == RailKind::Datagram {
+            posted = net.queued(self.rank, posted);
+        }
+        let bytes = length as u64;
         let what = match (what, &net.conditions.faults, rail.kind) {
             (Flying::Send(bytes), Some(_), RailKind::Datagram) => Flying::Datagram(Thrown::Send(bytes), None),
             (what, ..) => what,
         };
         if let Flying::Datagram(thrown, token) = &what {
-            if let Some(token) = token {
-                net.happens(at, Happening::Told(lane.0, lane.1, lane.2, Told::Done(*token, generation)));
-            }
+            let at = net.datagram(lane, posted, bytes, *token);
             net.throw(lane, thrown, at);
             return Ok(());
         }
-        flights.due = flights.due.max(at + latency);
-        let due = flights.due;
-        flights.queue.push_back(Flight { due, whole, what });
-        if flights.queue.len() == 1 {
-            net.happens(due, Happening::Head(lane.0, lane.1, lane.2, generation));
-        }
+        net.queue(lane, Flight { posted, bytes, latency, due: 0, whole, what });
         Ok(())
     }
 

@@ -92,6 +92,15 @@ fn bus_is_shared_by_ranks_and_directions_of_a_host() {
     assert_eq!(of(&[(0, 1)], 3000), of(&[(0, 1)], 0));
 }
 
+/// The first connection posts all its messages before the second one posts any.
+#[test]
+fn connections_take_turns_on_the_bus() {
+    let bus = Adapter { bus: 3000, ..Adapter::default() };
+    let pairs = [(0, 2), (0, 2), (0, 2), (3, 1), (3, 1)];
+    let turns = [0, 2, 4, 1, 3].map(|turn| NONE + 2064 + turn * 3096);
+    assert_eq!(settled(&mut job(QUEUE, 4, 2, bus), &pairs, 1000), turns);
+}
+
 #[test]
 fn queue_pair_beyond_the_cache_costs_a_miss() {
     let adapter = Adapter { queue_pairs: 2, miss: 5000, ..Adapter::default() };

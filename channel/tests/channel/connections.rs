@@ -202,6 +202,24 @@ fn peers_below_threshold_get_no_connection() {
     assert!((0..4).all(|rank| sim.engine(rank).channels().connections == 3));
 }
 
+/// A message counts towards a connection only if the rules would send it there.
+#[test]
+fn datagram_messages_earn_no_connection() {
+    // Without rings the slides send up to 2,008 bytes as datagrams even to a peer with a connection.
+    let connections = |length, messages| {
+        let mut sim = job(2, 0, 0, &aptus("aptus,rings=0"));
+        exchange(&mut sim, &[(0, 1)], messages, length);
+        sim.engine(0).channels().connections
+    };
+    assert_eq!([connections(2008, 40), connections(2009, 15), connections(2009, 16)], [0, 0, 1]);
+    // Long ones move by a connection, though their announcements are datagrams.
+    assert_eq!([connections(100_000, 15), connections(100_000, 16)], [0, 1]);
+    // With rings the short ones would be there.
+    let mut sim = job(2, 0, 0, &aptus("aptus"));
+    exchange(&mut sim, &[(0, 1)], 16, 2008);
+    assert_eq!(sim.engine(0).channels().connections, 1);
+}
+
 /// An idle connection makes room for a peer with traffic.
 #[test]
 fn idle_connection_is_replaced_by_busy_peer() {
@@ -260,6 +278,26 @@ fn ring_offered_during_disconnect_is_not_written() {
     assert!(leaving > 0);
 }
 
+/// Short messages in a ring are counted late, and count as others do.
+#[test]
+fn busy_ring_keeps_its_connection() {
+    let mut sim = job(3, 0, 0, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=4"));
+    exchange(&mut sim, &[(0, 1), (1, 0)], 12, 100);
+    let memory = SimMemory::pattern(1, 100);
+    let before = sim.engine(0).counters().ring_packets;
+    for _ in 0..100 {
+        for _ in 0..4 {
+            sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
+            assert!(sim.engine(0).try_send(1, 0, 0, Data::Of(Part { memory: &memory, at: 0, length: 100 })));
+            sim.wake(1, 0);
+            while sim.step().is_some() {}
+            assert!(sim.engine(1).completed().unwrap().result.is_ok());
+        }
+        exchange(&mut sim, &[(0, 2)], 1, 100);
+    }
+    assert_eq!((sim.engine(0).counters().ring_packets - before, sim.engine(0).counters().disconnects), (400, 0));
+}
+
 #[test]
 fn same_host_peers_need_no_connections() {
     let mut sim = job(4, 2, 0, &aptus("aptus"));
@@ -296,7 +334,7 @@ fn same_host_peers_use_their_own_config() {
 /// A connection is kept while memory that a message offers may be read through it.
 #[test]
 fn offered_memory_keeps_its_connection() {
-    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0,offer=yes"));
+    let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=9999,offer=yes"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     sim.engine(1).send(0, 7, 0, SimMemory::pattern(9, 300_000), 300_000, false);
     sim.wake(1, 0);
@@ -343,7 +381,8 @@ fn pipe_opens_its_own_connection() {
 #[test]
 fn count_windows_limits_all_connections() {
     let job = |count: &str| {
-        let mut sim = job(4, 0, 10, &aptus(&format!("aptus,connections=2,connect_after=4,rings=0{count}")));
+        let mut sim =
+            job(4, 0, 10, &aptus(&format!("aptus,connections=2,connect_after=4,rings=1,ring_after=9999{count}")));
         sim.connect_windows(0, 1);
         sim.connect_windows(0, 2);
         sim

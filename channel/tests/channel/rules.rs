@@ -149,7 +149,7 @@ fn messages_go_by_the_first_path_that_exists() {
     // Connections, after two messages.
     let mut sim = two(SLIDES, 1, 0);
     for _ in 0..3 {
-        send(&mut sim, 8);
+        send(&mut sim, 5000);
     }
     assert_eq!((sim.engine(0).channels().connections, sim.engine(1).channels().connections), (1, 1));
     assert_eq!(send(&mut sim, 2008), by_datagrams(1));

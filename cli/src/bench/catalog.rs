@@ -181,7 +181,7 @@ pub const CATALOG: &[Measurement] = &[
         kind: Kind::Figures,
         ..messages(
             "registration",
-            "a message between buffers used for the first time, and used again; ranks that share memory register nothing",
+            "a message between vectors used first, and again; between buffers of World::buffer taken for it, and held (leased); ranks that share memory register nothing",
         )
     },
     Measurement {

@@ -83,10 +83,12 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("clock_step_ns", value("clock_step")?);
         }
         "registration" => {
-            let (first, again) = (value("first")?, value("again")?);
-            add("first_us", first / 1e3);
-            add("again_us", again / 1e3);
-            add("first/again", first / again);
+            let (again, leased) = (value("again")?, value("leased")?);
+            add("buffers", value("buffers")?);
+            for name in ["first", "again", "taken", "leased"] {
+                add(&format!("{name}_us"), value(name)? / 1e3);
+            }
+            add("again/leased", again / leased);
         }
         "poll_cost" => {
             add("ns", samples()?.median);

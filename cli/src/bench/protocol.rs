@@ -43,7 +43,7 @@
 //! | `overhead` | `messages` | rank 0 sends N bytes, makes no call for twice a round trip, and receives the reply: `send`, `recv` (ns in these calls, without the clock's; medians of the means of 50), `one_way` (ns, half of a round trip), `clock_step` (ns, the least step of the clock) |
 //! | `overlap_messages` | `messages` | see below |
 //! | `overlap_collectives` | `collective` | as `overlap_messages`, with an all_reduce of all ranks by a request, the maximum of doubles in place |
-//! | `registration` | `messages` | half of a round trip between buffers that were written but not yet used by a message, and again between the same: `first`, `again` (ns, medians); ours only |
+//! | `registration` | `messages` | half of a round trip between vectors that were written but not yet used by a message, and again between the same: `first`, `again` (ns, medians); between as many buffers of `World::buffer`, each taken for the message after all were used and dropped (`taken`, with the time to take it), and again (`leased`); their number: `buffers`; ours only |
 //! | `poll_cost` | `messages` | a message of 8 bytes one way between ranks 0 and 1, received from any source; the others have sent 64 to both before, and sleep. `turn` (ns of a progress turn at rank 0 that finds nothing); ours only |
 //! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 back to back), `writes` (that rank 0 posts for a message one way, including its notices to the peer); ours only |
 //! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on page-aligned blocks: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (an upper bound) |

@@ -124,11 +124,11 @@ impl Connections {
         Connections { set: PollingSet::new(cap, after, order), counts_windows, cap }
     }
 
-    /// Counts a message to or from a peer. Returns the peer to connect, or the peer whose connections are to
+    /// Counts messages to a peer. Returns the peer to connect, or the peer whose connections are to
     /// be given up unless it is busy; then it [stays](PollingSet::stay). `besides` counts the connections
     /// that windows have with peers other than this one.
-    pub fn spoke(&mut self, rank: Rank, besides: impl Fn(Rank) -> usize) -> Option<Change> {
-        let change = self.set.packet(rank)?;
+    pub fn spoke(&mut self, rank: Rank, count: u32, besides: impl Fn(Rank) -> usize) -> Option<Change> {
+        let change = self.set.packets(rank, count)?;
         match change {
             Change::Join(peer) if self.is_one_too_many(self.set.len(), || besides(peer)) => {
                 self.set.left(peer);
@@ -186,19 +186,19 @@ mod tests {
     #[test]
     fn window_connections_count_against_the_limit() {
         let mut with = Connections::new(2, 1, Order::default(), true);
-        assert_eq!(with.spoke(5, |_| 2), None);
+        assert_eq!(with.spoke(5, 1, |_| 2), None);
         assert!(!with.has_room(|| 2) && with.has_room(|| 1));
-        assert_eq!(with.spoke(5, |_| 1), Some(Change::Join(5)));
+        assert_eq!(with.spoke(5, 1, |_| 1), Some(Change::Join(5)));
         assert!(!with.has_room(|| 1) && with.has_room(|| 0));
         let mut without = Connections::new(2, 1, Order::default(), false);
-        assert_eq!(without.spoke(5, |_| 2), Some(Change::Join(5)));
+        assert_eq!(without.spoke(5, 1, |_| 2), Some(Change::Join(5)));
     }
 
     #[test]
     fn busy_peer_is_asked_to_leave_again() {
         let mut connections = Connections::new(1, 1, Order::default(), false);
-        assert_eq!(connections.spoke(1, |_| 0), Some(Change::Join(1)));
-        let leaves = |connections: &mut Connections| (0..9).find_map(|_| connections.spoke(2, |_| 0));
+        assert_eq!(connections.spoke(1, 1, |_| 0), Some(Change::Join(1)));
+        let leaves = |connections: &mut Connections| (0..9).find_map(|_| connections.spoke(2, 1, |_| 0));
         assert_eq!(leaves(&mut connections), Some(Change::Leave(1)));
         assert_eq!(leaves(&mut connections), None);
         connections.set.stay(1);

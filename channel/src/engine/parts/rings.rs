@@ -34,11 +34,13 @@ pub struct Rings<M> {
     /// Number of the last ring that the peer was asked to leave.
     leaves: Option<u16>,
     mark: Option<Mark>,
+    /// Number of messages sent by `out` that [`take_sent`](Self::take_sent) has returned.
+    taken: u32,
 }
 
 impl<M> Default for Rings<M> {
     fn default() -> Self {
-        Rings { out: None, incoming: None, polled: None, refused: false, leaves: None, mark: None }
+        Rings { out: None, incoming: None, polled: None, refused: false, leaves: None, mark: None, taken: 0 }
     }
 }
 
@@ -49,7 +51,14 @@ impl<M> Rings<M> {
             return Err(PeerFailure::Broken("it offered an invalid or second ring"));
         }
         self.out = Some(Sender::new(ring, shape, key).turning(shape.lap(window)));
+        self.taken = 0;
         Ok(())
+    }
+
+    /// Number of messages put into the peer's ring since the last call.
+    pub fn take_sent(&mut self) -> u32 {
+        let sent = self.out.as_ref().map_or(self.taken, Sender::total);
+        sent.wrapping_sub(std::mem::replace(&mut self.taken, sent))
     }
 
     /// Gives up the ring of this number. Returns false if there is none.

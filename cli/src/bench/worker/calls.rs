@@ -164,7 +164,8 @@ fn compute(long: Duration) {
 /// The total size of a rank's buffers in bytes, unless 4 buffers or more exceed it.
 const BUFFERS: usize = 64 << 20;
 
-/// Round trips between buffers that no message has used before, and then between the same buffers again.
+/// Round trips between buffers that no message has used before, between the same buffers again, between buffers of the
+/// library that were used before, and between such buffers taken for the message.
 pub fn registration(world: &World, bytes: usize, facts: &mut Facts) -> Outcome {
     let len = bytes / 8;
     let count = (BUFFERS / bytes).clamp(4, 64);
@@ -179,7 +180,29 @@ pub fn registration(world: &World, bytes: usize, facts: &mut Facts) -> Outcome {
         let times: Vec<f64> = buffers.iter_mut().map(|buffer| round_trip(world, buffer)).collect::<Result<_, _>>()?;
         facts.value(name, median(&times) / 2.0);
     }
-    let right = buffers.iter().all(|buffer| buffer.iter().enumerate().all(|(at, element)| *element == pattern(at)));
+    let is_whole = |buffer: &[u64]| buffer.iter().enumerate().all(|(at, element)| *element == pattern(at));
+    let mut right = buffers.iter().all(|buffer| is_whole(buffer));
+    drop(buffers);
+    let take = || -> Result<(transom::Buffer<u64>, f64), transom::Error> {
+        let begun = Instant::now();
+        let mut buffer = world.buffer(len)?;
+        let took = begun.elapsed().as_nanos() as f64;
+        buffer.iter_mut().enumerate().for_each(|(at, element)| *element = pattern(at));
+        Ok((buffer, took))
+    };
+    // Taken for the second time, after all were dropped: a working set of this size.
+    drop((0..count).map(|_| take()).collect::<Result<Vec<_>, _>>()?);
+    let (mut held, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let (mut buffer, took) = take()?;
+        times.push(took + round_trip(world, &mut buffer)?);
+        held.push(buffer);
+    }
+    facts.value("taken", median(&times) / 2.0);
+    let times: Vec<f64> = held.iter_mut().map(|buffer| round_trip(world, buffer)).collect::<Result<_, _>>()?;
+    facts.value("leased", median(&times) / 2.0);
+    facts.value("buffers", count as f64);
+    right &= held.iter().all(|buffer| is_whole(buffer));
     facts.check(right, || "the messages delivered wrong elements".into());
     world.barrier()?;
     Ok(())

@@ -107,7 +107,7 @@ fn simulated_rows_show_their_expected_effects() {
     assert!((0.97..1.03).contains(&(bus("10", "even") / bus("10", "binding"))));
     assert!(bus("18", "adaptive") > 0.95 * bus("18", "weights:4:1"));
     assert!(bus("19", "pull") > 1.1 * bus("19", "weights:4:1"), "the bus makes 2:1 best");
-    assert!(bus("19", "adaptive") > 1.4 * bus("19", "even"));
+    assert!(bus("19", "adaptive") > 1.1 * bus("19", "weights:4:1"));
     let held = |second, spread| of("rails_latency").one("held %", &[second, "64 B", spread]);
     assert!(held("5 us", "round_robin") < 2.0 && held("10 us", "round_robin") > 30.0);
     assert!(3.0 * held("10 us", "window:64") < held("10 us", "window:16"));
@@ -150,7 +150,7 @@ fn simulated_rows_show_their_expected_effects() {
     assert!(cpu("4 KiB", "ud") > 1.06 * cpu("4 KiB", "rc"), "two packets beside one");
     let peers = |title, path, peers| of("many_peers").one(title, &[path, peers]);
     assert!(peers("us", "rings", "1") < peers("us", "connections", "1"), "a ring needs no completion");
-    assert!(peers("x 1 peer", "connections", "128") > 1.1 && peers("x 1 peer", "connections", "16") < 1.05);
+    assert!(peers("x 1 peer", "connections", "128") > 1.1 && peers("x 1 peer", "connections", "16") < 1.1);
     assert!(peers("x 1 peer", "rings", "128") > peers("x 1 peer", "connections", "128"), "rings are looked at");
     assert!(peers("x 1 peer", "datagrams", "128") < 1.05);
     let rate = |path, number| peers("x 1 peer (MB/s)", path, number);
