@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// Watches a descriptor for a thread that sleeps elsewhere.
-    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> Watch {
         self.service.watch(descriptor)
     }
 

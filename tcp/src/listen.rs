@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// Watches a descriptor for a thread that sleeps elsewhere.
-    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+    pub fn watch(&self, descriptor: Arc<OwnedFd>) -> Watch {
         self.shared.watch(descriptor)
     }
 
@@ -134,9 +134,11 @@ impl Arrivals for Watch {
     }
 
     fn arm(&self) {
-        // If it fails, the sleep lasts as long as one without arrivals.
+        // Added for one ring only: otherwise each arrival would cost a look here, although the rank does not sleep. It is
+        // there already if an earlier sleep ended without a ring. If this fails, the sleep lasts as long as one without
+        // arrivals.
         let data = epoll::EventData::new_u64(self.number);
-        let _ = epoll::modify(&self.shared.epoll, &self.descriptor, data, epoll::EventFlags::IN);
+        let _ = epoll::add(&self.shared.epoll, &self.descriptor, data, epoll::EventFlags::IN);
     }
 }
 
@@ -148,12 +150,11 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    fn watch(self: &Arc<Self>, descriptor: Arc<OwnedFd>) -> io::Result<Watch> {
+    fn watch(self: &Arc<Self>, descriptor: Arc<OwnedFd>) -> Watch {
         let mut state = lock(&self.state);
         let number = state.next;
         state.next += 1;
-        epoll::add(&self.epoll, &descriptor, epoll::EventData::new_u64(number), epoll::EventFlags::empty())?;
-        Ok(Watch { shared: self.clone(), descriptor, number })
+        Watch { shared: self.clone(), descriptor, number }
     }
 
     fn open(listener: TcpListener, house: House, executor: Executor) -> io::Result<Shared> {
@@ -323,8 +324,7 @@ impl Loop {
     /// Rings, and not again before the watch is armed.
     fn ring(&self, number: u64) {
         let Some(Ring { descriptor, ring }) = self.rings.get(&number) else { return };
-        let (data, none) = (epoll::EventData::new_u64(number), epoll::EventFlags::empty());
-        let _ = epoll::modify(&self.epoll, descriptor, data, none);
+        let _ = epoll::delete(&self.epoll, descriptor);
         ring();
     }
 

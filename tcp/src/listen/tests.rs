@@ -105,7 +105,7 @@ fn armed_watch_rings_once_for_what_has_arrived() {
     let (shared, mut peer) = without_thread();
     let shared = Arc::new(shared);
     let (mine, mut other) = UnixStream::pair().unwrap();
-    let watch = shared.watch(Arc::new(mine.into())).unwrap();
+    let watch = shared.watch(Arc::new(mine.into()));
     let rings = Arc::new(AtomicU64::new(0));
     let counted = rings.clone();
     watch.ring_by(Box::new(move || _ = counted.fetch_add(1, SeqCst)));

@@ -125,7 +125,7 @@ impl TcpWire {
             endpoint: endpoint.clone(),
             job: job.clone(),
             here: node.memory().clone(),
-            waiter: waiter.woken_by(Arc::new(endpoint.watch(epoll.clone())?))?,
+            waiter: waiter.woken_by(Arc::new(endpoint.watch(epoll.clone())))?,
             rail: [rail],
             epoll,
             peers,
