@@ -95,10 +95,10 @@ pub(crate) fn missed() -> u64 {
 }
 
 /// Counts a sleeper, even if its `look` panics.
-struct Sleeping<'b, B: EventCount>(&'b B);
+pub(crate) struct Sleeping<'b, B: EventCount>(&'b B);
 
 impl<'b, B: EventCount> Sleeping<'b, B> {
-    fn new(event: &'b B) -> Self {
+    pub(crate) fn new(event: &'b B) -> Self {
         event.count(1);
         Sleeping(event)
     }

@@ -141,7 +141,9 @@ impl Socket {
     /// Makes room behind the received bytes, for the whole next frame at least.
     fn make_room(&mut self) -> io::Result<()> {
         let waiting = self.end - self.start;
-        let needed = self.next_length()?.map_or(frame::PREFIX, |length| frame::PREFIX + length);
+        // The data of a reply need no room here: they are taken as soon as their head is there.
+        let head = frame::PREFIX + frame::REPLY;
+        let needed = self.next_length()?.filter(|_| waiting >= head).map_or(head, |length| frame::PREFIX + length);
         let size = if needed > SHORT { LONG } else { SHORT };
         if waiting == 0 {
             (self.start, self.end) = (0, 0);
@@ -353,6 +355,19 @@ mod tests {
             assert!(found == frame[frame::PREFIX..]);
         }
         assert!(sender.outgoing().is_empty());
+    }
+
+    #[test]
+    fn split_head_of_data_keeps_the_buffer_short() {
+        use std::io::Write;
+        let (mut socket, mut peer) = pair();
+        let head = frame::Reply::data_head(frame::LONGEST);
+        for byte in head.bytes() {
+            assert_eq!(socket.data().unwrap(), None);
+            peer.write_all(&[*byte]).unwrap();
+            socket.receive().unwrap();
+        }
+        assert_eq!((socket.data().unwrap(), socket.buffer.len()), (Some(frame::LONGEST), SHORT));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transom_launch::lock;
@@ -46,6 +46,8 @@ const HELP: Duration = Duration::from_micros(100);
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
 const FIRST: u64 = 2;
+/// The bit of a watched descriptor's number.
+const WATCHED: u64 = 1 << 63;
 /// Most events of one look.
 const EVENTS: usize = 64;
 
@@ -113,13 +115,16 @@ impl Drop for Service {
         let mut state = lock(&self.shared.state);
         state.served.clear();
         state.strangers.clear();
-        state.rings.clear();
+        state.watched.clear();
     }
 }
 
-/// A descriptor whose arrivals ring, once for each time that the watch is armed.
+/// A descriptor whose arrivals notify, once for each time that the watch is armed.
+///
+/// It does not keep the service's memory: the waiter that owns it may be reachable from that memory.
 pub struct Watch {
-    shared: Arc<Shared>,
+    epoll: Arc<OwnedFd>,
+    shared: Weak<Shared>,
     descriptor: Arc<OwnedFd>,
     number: u64,
 }
@@ -129,32 +134,37 @@ impl Arrivals for Watch {
         self.descriptor.as_fd()
     }
 
-    fn ring_by(&self, ring: Box<dyn Fn() + Send + Sync>) {
-        lock(&self.shared.state).rings.insert(self.number, Ring { descriptor: self.descriptor.clone(), ring });
+    fn notify_by(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        if let Some(shared) = self.shared.upgrade() {
+            let watched = Watched { descriptor: self.descriptor.clone(), notify };
+            lock(&shared.state).watched.insert(self.number, watched);
+        }
     }
 
     fn arm(&self) {
-        // Added for one ring only: otherwise each arrival would cost a look here, although the rank does not sleep. It is
-        // there already if an earlier sleep ended without a ring. If this fails, the sleep lasts as long as one without
-        // arrivals.
+        // Added for one notification only: otherwise each arrival would cost a look here, although the rank does not sleep.
+        // The descriptor is there already if an earlier sleep ended without a notification. If the call fails, the sleep
+        // lasts as long as one without arrivals.
         let data = epoll::EventData::new_u64(self.number);
-        let _ = epoll::add(&self.shared.epoll, &self.descriptor, data, epoll::EventFlags::IN);
+        let _ = epoll::add(&self.epoll, &self.descriptor, data, epoll::EventFlags::IN);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = epoll::delete(&self.shared.epoll, &self.descriptor);
-        lock(&self.shared.state).rings.remove(&self.number);
+        let _ = epoll::delete(&self.epoll, &self.descriptor);
+        if let Some(shared) = self.shared.upgrade() {
+            lock(&shared.state).watched.remove(&self.number);
+        }
     }
 }
 
 impl Shared {
     fn watch(self: &Arc<Self>, descriptor: Arc<OwnedFd>) -> Watch {
         let mut state = lock(&self.state);
-        let number = state.next;
+        let number = WATCHED | state.next;
         state.next += 1;
-        Watch { shared: self.clone(), descriptor, number }
+        Watch { epoll: self.epoll.clone(), shared: Arc::downgrade(self), descriptor, number }
     }
 
     fn open(listener: TcpListener, house: House, executor: Executor) -> io::Result<Shared> {
@@ -163,7 +173,7 @@ impl Shared {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-        let (strangers, served, rings, ready) = Default::default();
+        let (strangers, served, watched, ready) = Default::default();
         let state = Loop {
             epoll: epoll.clone(),
             listener,
@@ -171,7 +181,7 @@ impl Shared {
             executor,
             strangers,
             served,
-            rings,
+            watched,
             ready,
             next: FIRST,
             paused: None,
@@ -202,7 +212,7 @@ impl Shared {
                 if self.ends.load(SeqCst) {
                     return;
                 }
-            } else if !events.is_empty() && self.is_helped() {
+            } else if !events.is_empty() && self.is_helped() && events.iter().all(|event| event.data.u64() < WATCHED) {
                 std::thread::sleep(STANDBY);
                 continue;
             }
@@ -256,10 +266,10 @@ struct Served {
     wants: Wants,
 }
 
-/// What to call once a watched descriptor is readable.
-struct Ring {
+/// A descriptor of a thread that sleeps elsewhere, and what to call once it is readable.
+struct Watched {
     descriptor: Arc<OwnedFd>,
-    ring: Box<dyn Fn() + Send + Sync>,
+    notify: Box<dyn Fn() + Send + Sync>,
 }
 
 struct Loop {
@@ -269,7 +279,7 @@ struct Loop {
     executor: Executor,
     strangers: BTreeMap<u64, Stranger>,
     served: BTreeMap<u64, Served>,
-    rings: BTreeMap<u64, Ring>,
+    watched: BTreeMap<u64, Watched>,
     /// Connections with requests that have arrived and were not executed yet.
     ready: Vec<u64>,
     /// Number of the next connection.
@@ -314,18 +324,18 @@ impl Loop {
                 WAKE => {}
                 LISTENER => self.accept(),
                 number if self.strangers.contains_key(&number) => self.greet(number),
-                number if self.rings.contains_key(&number) => self.ring(number),
+                number if number >= WATCHED => self.notify(number),
                 number => self.serve(number),
             }
         }
         self.tick();
     }
 
-    /// Rings, and not again before the watch is armed.
-    fn ring(&self, number: u64) {
-        let Some(Ring { descriptor, ring }) = self.rings.get(&number) else { return };
+    /// Notifies a thread that sleeps elsewhere, and not again before its watch is armed.
+    fn notify(&self, number: u64) {
+        let Some(Watched { descriptor, notify }) = self.watched.get(&number) else { return };
         let _ = epoll::delete(&self.epoll, descriptor);
-        ring();
+        notify();
     }
 
     /// Ends connections that have not proved their rank in time, and accepts again after a pause.

@@ -22,7 +22,7 @@ use transom_windows::{BoxBytes, Fabric, FabricError, OobExchange, Wait};
 
 /// Parts of a long get that are requested before the first has come. Each has a buffer that later parts use again, since
 /// fresh memory takes the kernel longer than its bytes take the network.
-const AHEAD: usize = 3;
+const AHEAD: usize = 8;
 
 /// The provider over TCP: a handle of one rank of a job or team.
 #[derive(Clone)]

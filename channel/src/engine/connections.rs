@@ -12,9 +12,9 @@ use crate::polling::{Change, HALVE};
 use crate::wire::{Lane, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
-    /// Counts a message of `size` bytes to this peer, if the rules would send it by a connection.
-    pub(super) fn speaks_to(&mut self, rank: Rank, size: u64) {
-        let counts = |peer: &Peer<_>| self.routes[peer.near].is_for_connection(size, peer.tx.messages() as u64);
+    /// Counts a message of `size` bytes to this peer, one of `queued`, if the rules would send it by a connection.
+    pub(super) fn speaks_to(&mut self, rank: Rank, size: u64, queued: u64) {
+        let counts = |peer: &Peer<_>| self.routes[peer.near].is_for_connection(size, queued);
         if !(self.has_choice(rank) && self.peers.get(&rank).is_some_and(counts)) {
             return;
         }

@@ -203,6 +203,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         let (routes, open) = (&self.routes[peer.near], peer.open());
+        let queued = open.queued;
         let path = routes.choose(envelope.length, EAGER, &open);
         if !path.is_at_once() || envelope.length > routes.longest(path, &open).saturating_sub(EAGER) as u64 {
             return false;
@@ -216,7 +217,7 @@ impl<W: Wire> Engine<W> {
         if peer.rings.mark().is_some() {
             self.list(to);
         }
-        self.speaks_to(to, envelope.length);
+        self.speaks_to(to, envelope.length, queued);
         true
     }
 
@@ -238,6 +239,8 @@ impl<W: Wire> Engine<W> {
         let head = if send.sync { SYNC } else { EAGER };
         let affordable = begun.is_some() || peer.credits.can_send(envelope.length, overdraft);
         let (routes, open) = (&self.routes[peer.near], peer.open());
+        // This message included.
+        let queued = open.queued;
         let path = routes.choose(envelope.length, head, &open);
         if path.is_at_once() && affordable || begun.is_some() {
             // A message in pieces may continue on any open path.
@@ -274,7 +277,7 @@ impl<W: Wire> Engine<W> {
                 }
             }
             if begun.is_none() {
-                self.speaks_to(rank, envelope.length);
+                self.speaks_to(rank, envelope.length, queued);
             }
             return Step::Posted;
         }
@@ -293,7 +296,7 @@ impl<W: Wire> Engine<W> {
         self.counters.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
-        self.speaks_to(rank, envelope.length);
+        self.speaks_to(rank, envelope.length, queued);
         Step::Posted
     }
 

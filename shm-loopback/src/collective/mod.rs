@@ -18,12 +18,13 @@
 //! cells. This applies from 32 KiB on to broadcasts, to the blocks of gathers, scatters, all-to-alls and
 //! reduce-scatters, to the shares of a reduction, and to scans. All ranks must be able to read each other's memory
 //! (mapped, of the same process, or through the kernel), which they test when they open the board, and must not share
-//! cores. The first calls of each kind and length measure both paths, and later calls measure again
-//! (`path_tuner.rs`).
+//! cores. After 2 MiB of such calls, the next ones of each kind and length measure both paths, and later calls measure
+//! again (`path_tuner.rs`).
 //!
 //! # Memory
 //! All ranks share one block: `1,152 + ranks x (704 + 16 x 128)` bytes of lines, at most 4 KiB of padding, then `ranks
-//! x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells. Pages that were never used take no memory. `cells`
+//! x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells. Pages that were never used take no memory, until
+//! paths are measured: all cells are mapped then, so that no new page is measured. `cells`
 //! is 128 with up to 8 ranks. With more ranks it is the largest power of two for which all ranks together have at most
 //! 1,024, but at least 8. Calls of at most 112 bytes use no cell. Once it has reduced or scanned, each rank also has
 //! private memory: at most the largest of three cells, `ranks` times 8 KiB, and `ranks` elements. Direct reductions and

@@ -197,8 +197,8 @@ impl ShmCollective {
         Ok(())
     }
 
-    /// Maps the pages of all ranks' cells that have not been used, since a trial would measure how long each takes the
-    /// kernel. Each rank makes its own pages before others map them.
+    /// Maps the pages of all ranks' cells that have not been used: a trial would measure the time that the kernel takes for
+    /// each page. A rank makes its own pages before others map them. Before Linux 5.14 nothing is mapped.
     #[cold]
     fn map_cells(&mut self) -> Result<(), Failure> {
         let (me, ranks) = (self.lines.me, self.ranks());

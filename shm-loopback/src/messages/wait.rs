@@ -34,9 +34,9 @@ pub struct Waiter {
 pub trait Arrivals: Send + Sync {
     /// The descriptor that is readable while something has arrived that was not taken.
     fn descriptor(&self) -> BorrowedFd<'_>;
-    /// Has `ring` called from now on, once for each [`arm`](Self::arm).
-    fn ring_by(&self, ring: Box<dyn Fn() + Send + Sync>);
-    /// Has it called when something arrives, or soon if something has arrived.
+    /// Has `notify` called from now on, once for each [`arm`](Self::arm).
+    fn notify_by(&self, notify: Box<dyn Fn() + Send + Sync>);
+    /// Has `notify` called when something arrives, or soon if something has arrived.
     fn arm(&self);
 }
 
@@ -125,7 +125,7 @@ impl Waiter {
     /// the job, the sleep times, and the arrivals that end a sleep.
     pub fn beside(self, others: Waiter) -> Waiter {
         if let (Some(inbox), Some(others)) = (self.inbox.clone(), &others.arrivals) {
-            others.arrivals.ring_by(Box::new(move || notify(&inbox.view.header().event)));
+            others.arrivals.notify_by(Box::new(move || notify(&inbox.view.header().event)));
         }
         Waiter { rank: others.rank, naps: others.naps, arrivals: others.arrivals, ..self }
     }
@@ -143,10 +143,14 @@ impl Waiter {
             std::mem::replace(first, next)
         });
         let event = self.inbox.as_ref().map(|inbox| &inbox.view.header().event);
-        // Armed once the thread counts as parked: it would miss an earlier ring.
+        // The first look follows the count of this thread as parked, which would miss an earlier notification. The second
+        // one follows the sleep.
+        let mut first = true;
         let awake_or_armed = || {
             let found = awake()?;
-            if let (None, Some(others)) = (&found, &self.arrivals) {
+            if std::mem::take(&mut first)
+                && let (None, Some(others)) = (&found, &self.arrivals)
+            {
                 others.arrivals.arm();
             }
             Ok(found)
@@ -287,6 +291,7 @@ impl Waiter {
 mod tests {
     use super::*;
     use crate::Loopback;
+    use crate::event_count::{EventCount as _, Sleeping};
     use crate::messages::ShmWire;
     use std::os::unix::net::UnixStream;
     use std::sync::{Mutex, mpsc};
@@ -295,12 +300,10 @@ mod tests {
 
     const NAPS: Naps = Naps { first: LONG, longest: LONG, longest_idle: LONG };
 
-    type Ring = Box<dyn Fn() + Send + Sync>;
-
-    /// Arrivals at a descriptor; and how to ring, each time it is to.
+    /// Arrivals at a descriptor; and what to call, each time that it is armed.
     struct Test {
         descriptor: OwnedFd,
-        ring: Mutex<Option<Ring>>,
+        notify: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
         armed: AtomicU32,
     }
 
@@ -309,8 +312,8 @@ mod tests {
             self.descriptor.as_fd()
         }
 
-        fn ring_by(&self, ring: Ring) {
-            *self.ring.lock().unwrap() = Some(ring);
+        fn notify_by(&self, notify: Box<dyn Fn() + Send + Sync>) {
+            *self.notify.lock().unwrap() = Some(notify);
         }
 
         fn arm(&self) {
@@ -319,7 +322,7 @@ mod tests {
     }
 
     fn arrivals(descriptor: OwnedFd) -> Arc<Test> {
-        Arc::new(Test { descriptor, ring: Mutex::new(None), armed: AtomicU32::new(0) })
+        Arc::new(Test { descriptor, notify: Mutex::new(None), armed: AtomicU32::new(0) })
     }
 
     fn waiter(descriptor: OwnedFd) -> Waiter {
@@ -354,19 +357,23 @@ mod tests {
         ends_a_sleep(waiter.clone(), || waiter.ring());
     }
 
+    /// A sleep at the event count ends after 0.1 s at most, so that the notification is looked for itself.
     #[test]
-    fn arrival_rings_a_rank_with_neighbours() {
+    fn arrivals_notify_a_rank_with_neighbours() {
         let arrivals = arrivals(UnixStream::pair().unwrap().0.into());
         let others = Waiter::without_a_bell(7, true, NAPS).woken_by(arrivals.clone()).unwrap();
         // SAFETY: the job's only wire.
         let near = unsafe { ShmWire::open(&Loopback::alone().unwrap()) }.unwrap();
         let waiter = near.waiter().beside(others);
         assert_eq!(waiter.rank(), 7);
-        ends_a_sleep(waiter, || {
-            while arrivals.armed.load(SeqCst) == 0 {
-                std::thread::yield_now();
-            }
-            arrivals.ring.lock().unwrap().as_ref().unwrap()();
-        });
+        assert!(!waiter.park(Duration::ZERO, || false));
+        assert_eq!(arrivals.armed.load(SeqCst), 1, "once for each sleep");
+        assert!(waiter.park(LONG, || true));
+        assert_eq!(arrivals.armed.load(SeqCst), 1, "there is something to do");
+        let event = &waiter.inbox.as_ref().unwrap().view.header().event;
+        let _sleeping = Sleeping::new(event);
+        let seen = event.epoch();
+        arrivals.notify.lock().unwrap().as_ref().unwrap()();
+        assert_ne!(event.epoch(), seen, "sleepers are woken");
     }
 }

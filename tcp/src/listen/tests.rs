@@ -101,21 +101,21 @@ fn strangers_are_bounded_in_number() {
 }
 
 #[test]
-fn armed_watch_rings_once_for_what_has_arrived() {
+fn armed_watch_notifies_once_of_what_has_arrived() {
     let (shared, mut peer) = without_thread();
     let shared = Arc::new(shared);
     let (mine, mut other) = UnixStream::pair().unwrap();
     let watch = shared.watch(Arc::new(mine.into()));
-    let rings = Arc::new(AtomicU64::new(0));
-    let counted = rings.clone();
-    watch.ring_by(Box::new(move || _ = counted.fetch_add(1, SeqCst)));
-    // Served by the same looks that would ring.
-    let mut looks = |rung| {
+    let notified = Arc::new(AtomicU64::new(0));
+    let counted = notified.clone();
+    watch.notify_by(Box::new(move || _ = counted.fetch_add(1, SeqCst)));
+    // Served by the same looks that would notify.
+    let mut looks = |times| {
         for _ in 0..3 {
             peer.write_all(Request::Flush.encode().0.bytes()).unwrap();
             help_until(&shared, || peer.read(&mut [0; 100]).is_ok());
         }
-        assert_eq!(rings.load(SeqCst), rung);
+        assert_eq!(notified.load(SeqCst), times);
     };
     other.write_all(&[1]).unwrap();
     looks(0);
@@ -125,5 +125,17 @@ fn armed_watch_rings_once_for_what_has_arrived() {
     looks(2);
     drop(watch);
     looks(2);
-    assert!(lock(&shared.state).rings.is_empty());
+    assert!(lock(&shared.state).watched.is_empty());
+}
+
+/// The waiter of a rank owns its watch, and may be reachable from the memory that the service executes requests on.
+#[test]
+fn watch_does_not_keep_the_service() {
+    let (shared, _peer) = without_thread();
+    let shared = Arc::new(shared);
+    let watch = shared.watch(Arc::new(UnixStream::pair().unwrap().0.into()));
+    let kept = Arc::downgrade(&shared);
+    drop(shared);
+    assert!(kept.upgrade().is_none());
+    watch.arm();
 }

@@ -206,6 +206,8 @@ impl TcpWire {
     /// Removes a connection whose stream has ended.
     fn end(&mut self, number: u64, error: &io::Error) {
         let Some(link) = self.links.remove(&number) else { return };
+        // A child that the program forked may hold the connection open.
+        let _ = epoll::delete(&self.epoll, link.descriptor());
         tracing::debug!(peer = link.peer, %error, "a connection for messages has ended");
         let peer = self.peers.entry(link.peer).or_default();
         peer.links -= 1;

@@ -235,7 +235,6 @@ fn refusals_name_the_reason_and_leave_the_lane() {
     let none = |result: Result<(), Halt>| refused(result.map(|()| vec![]));
     assert_eq!(refused(get(&lane, target.at(60), 5)), Refusal::OutOfBounds);
     assert_eq!(refused(get(&lane, target.at(u64::MAX), 1)), Refusal::OutOfBounds);
-    // The first of many frames is inside, the last is not.
     assert_eq!(refused(get(&lane, target.at(0), 3 * LONGEST)), Refusal::OutOfBounds);
     assert_eq!(word(add(&lane, target.at(4), 1)), Refusal::Misaligned);
     assert_eq!(word(add(&lane, target.at(64), 1)), Refusal::OutOfBounds);
@@ -255,6 +254,51 @@ fn refusals_name_the_reason_and_leave_the_lane() {
     assert_eq!(get(&lane, target.at(0), 2).unwrap(), [0, 0], "the connection goes on");
     drop(lane);
     served.join().unwrap();
+}
+
+/// Of three parts, one is refused.
+#[test]
+fn long_get_with_a_refused_part_is_refused() {
+    for answers in ["rdd", "drd", "ddr"] {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        let lane = lane(mine);
+        let at = At { region: 1, offset: 0 };
+        let into = BoxBytes::from(vec![0_u8; 2 * LONGEST + 3].into_boxed_slice());
+        let got = lane.start_get(at, into, ok).unwrap();
+        let next = lane.start_get(at, BoxBytes::from(vec![0_u8; 2].into_boxed_slice()), ok).unwrap();
+        let parts: Vec<Vec<u8>> = [LONGEST, LONGEST, 3, 2]
+            .into_iter()
+            .zip(answers.chars().chain(['d']))
+            .map(|(len, answer)| {
+                let data = vec![7; len];
+                let reply = if answer == 'd' { Reply::Data(&data) } else { Reply::Refused(Refusal::NoRegion) };
+                let (head, data) = reply.encode();
+                [head.bytes(), data].concat()
+            })
+            .collect();
+        let writes = std::thread::spawn(move || theirs.write_all(&parts.concat()).map(|()| theirs).unwrap());
+        assert!(matches!(got.wait(ok), Err(Halt::Refused(Refusal::NoRegion))), "{answers}");
+        assert!(matches!(next.wait(ok), Ok(Outcome::Data(bytes)) if bytes[..] == [7, 7]), "{answers}");
+        drop(writes.join().unwrap());
+    }
+}
+
+/// The bytes that come afterwards belong to a buffer that stays until then.
+#[test]
+fn get_dropped_in_the_middle_of_its_reply_leaves_later_replies_right() {
+    let (mine, mut theirs) = UnixStream::pair().unwrap();
+    let lane = lane(mine);
+    let at = At { region: 1, offset: 0 };
+    let start = |len| lane.start_get(at, BoxBytes::from(vec![0_u8; len].into_boxed_slice()), ok).unwrap();
+    let mut dropped = start(20_000);
+    let (head, _) = Reply::Data(&[7; 20_000]).encode();
+    theirs.write_all(&[head.bytes(), &[7; 9_000]].concat()).unwrap();
+    assert!(!dropped.is_done(ok).unwrap());
+    drop(dropped);
+    let next = start(3);
+    let (head, data) = Reply::Data(&[8; 3]).encode();
+    theirs.write_all(&[&[7; 11_000], head.bytes(), data].concat()).unwrap();
+    assert!(matches!(next.wait(ok), Ok(Outcome::Data(bytes)) if bytes[..] == [8, 8, 8]));
 }
 
 #[test]

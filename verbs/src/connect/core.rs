@@ -178,7 +178,8 @@ impl Core {
     /// Reads the address of this rank's port after a change, and has it announced if it is another one.
     pub(super) fn read_own_address(&self) {
         let Core { me: rank, rail, .. } = self;
-        let (before, (gid, lid)) = (self.destination(*rank), rail.present_address());
+        let before = self.destination(*rank);
+        let (gid, lid) = rail.present_address((before.gid, before.lid));
         if (before.gid, before.lid) == (gid, lid) {
             return;
         }

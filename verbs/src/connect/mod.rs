@@ -57,6 +57,7 @@ impl Service {
         let survey = survey?;
         let offer = |(rank, told): (Rank, &Vec<u8>)| Offer::from_bytes(told).ok_or(VerbsError::Peer { rank });
         let offers = offers.iter().enumerate().map(offer).collect::<Result<Vec<_>, _>>()?;
+        let is_named = offers.iter().any(|offer| offer.is_named);
         let made = survey.open(&offers, job.rank()).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
@@ -73,7 +74,6 @@ impl Service {
         let mut made = made?;
         let each = (mine.len() - 1) / made.len();
         made.truncate(common(&theirs, each)?);
-        let is_named = !settings.named.is_empty();
         let cards = |rail: usize| {
             let card = |(rank, told): (Rank, &Vec<u8>)| {
                 let card = told.get(1..).and_then(|cards| cards.chunks(each).nth(rail)).and_then(Card::from_bytes);

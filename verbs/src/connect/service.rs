@@ -334,14 +334,18 @@ impl Connector {
         self.announce();
     }
 
-    /// Tells the peers this rank's new address, several times, because datagrams may be lost.
+    /// Notifies the peers of this rank's new address, several times, because datagrams may be lost: the peers that it has
+    /// communicated with on any rail.
     fn announce(&mut self) {
         let me = self.core.me;
         let Some(moved) = self.core.moves.last(me).filter(|_| self.announcements > 0) else { return };
         self.announcements -= 1;
-        for peer in self.connections.keys().copied().filter(|peer| *peer != me).collect::<Vec<_>>() {
-            self.say(peer, Message::Moved(moved));
+        let mut peers: BTreeSet<Rank> = self.connections.keys().copied().collect();
+        for other in self.core.others() {
+            peers.extend(other.endpoints.all().map(|(peer, _)| peer));
         }
+        peers.remove(&me);
+        peers.into_iter().for_each(|peer| self.say(peer, Message::Moved(moved)));
     }
 
     /// Reports peers that are wanted for the first time, whose processes run, and of which no datagram arrives.

@@ -136,11 +136,11 @@ impl Rail {
         self.choice.lid
     }
 
-    /// The GID and LID that the port has now. Those of the start, as far as the device does not answer.
-    pub fn present_address(&self) -> ([u8; 16], u16) {
-        let Choice { port, gid, lid, .. } = self.choice;
+    /// The GID and LID that the port has now. Those `before`, as far as the device does not answer.
+    pub fn present_address(&self, before: ([u8; 16], u16)) -> ([u8; 16], u16) {
+        let Choice { port, gid, .. } = self.choice;
         let context = self.context();
-        (context.gid(port, gid.index).unwrap_or(gid.raw), context.port(port).map_or(lid, |port| port.lid))
+        (context.gid(port, gid.index).unwrap_or(before.0), context.port(port).map_or(before.1, |port| port.lid))
     }
 
     pub fn mtu(&self) -> ibv_mtu {

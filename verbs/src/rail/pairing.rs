@@ -61,15 +61,18 @@ type Key = (u8, u16, Network, usize);
 
 /// The numbers of the ports that are the rails of rank `me`, in order, at most `most`.
 ///
-/// Ports that the user named are the rails. Otherwise the networks in which all ranks have ports determine the rails,
+/// Ports that the user named are the rails; ranks that named none use ports of the same link type, in order. Otherwise the networks in which all ranks have ports determine the rails,
 /// the one of rank 0's fastest port first. If all ranks have ports only in networks that routers may connect, the ports
 /// are paired by number. In each network a rank takes its fastest and nearest ports; ranks with equal ports begin with
 /// different ones.
 pub(crate) fn rails(offers: &[Offer], me: Rank, most: usize) -> Result<Vec<usize>, VerbsError> {
     let mine = &offers[me].ports;
-    if offers.iter().any(|offer| offer.is_named) {
-        let most = if offers[me].is_named { mine.len() } else { most };
-        return Ok((0..mine.len()).take(most).collect());
+    if let Some(named) = offers.iter().find(|offer| offer.is_named) {
+        if offers[me].is_named {
+            return Ok((0..mine.len()).collect());
+        }
+        let alike: Vec<usize> = (0..mine.len()).filter(|port| mine[*port].link == named.ports[0].link).collect();
+        return if alike.is_empty() { Err(apart(offers)) } else { Ok(alike.into_iter().take(most).collect()) };
     }
     let turn = offers[..me].iter().filter(|offer| **offer == offers[me]).count();
     for key in [by_network, by_number] {
@@ -495,6 +498,12 @@ mod tests {
         let planes = |plane| InfiniBand(plane + 1);
         let offers = [named(offer(1, &four(planes), 0..1)), named(offer(2, &four(one), 0..1))];
         assert_eq!(chosen(&offers), ["a b c d", "a b c d"], "whatever their networks");
+        let roce = ("r", None, 100, V4("10.0.0.1", Some(24)));
+        let [first, second] = [("i", None, 100, one(0)), ("j", None, 100, one(0))];
+        let offers = [named(offer(1, &[first, second], 0..1)), offer(2, &[first, roce, second], 0..1)];
+        assert_eq!(chosen(&offers), ["i j", "i j"], "of the named link type");
+        let error = rails(&[named(offer(1, &[first], 0..1)), offer(2, &[roce], 0..1)], 1, 4).unwrap_err();
+        assert!(error.to_string().contains("rank 0 and rank 1 cannot reach each other"), "{error}");
     }
 
     #[test]
