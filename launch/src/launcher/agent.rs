@@ -13,6 +13,8 @@ mod guard;
 mod rank;
 mod serve;
 
+use std::io;
+
 pub use guard::guard;
 pub use serve::serve;
 
@@ -22,6 +24,24 @@ pub const IDENTITY: &str = concat!("transom agent ", env!("CARGO_PKG_VERSION"), 
 
 /// Exit status of the guard, and of the agent, if the ranks were killed.
 const KILLED_RANKS: u8 = 255;
+
+/// Names the host in the error of a system call.
+fn named(host: &str, error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        None => error,
+        Some(_) => io::Error::new(
+            error.kind(),
+            format!("host {host}: the agent cannot go on: {error}; TRANSOM_AGENT=off starts the ranks by a script"),
+        ),
+    }
+}
+
+/// Makes this process survive signals to its process group, which are meant for others. Programs that it starts have the
+/// default actions.
+fn ignore_in_this_process(signals: &[i32]) -> io::Result<()> {
+    // SAFETY: the handler does nothing.
+    signals.iter().try_for_each(|signal| unsafe { signal_hook::low_level::register(*signal, || ()) }.map(drop))
+}
 
 /// The report of a process of the launcher that was `killed` or `stopped`.
 fn lost(host: &str, what: &str, process: i32) -> String {

@@ -29,7 +29,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Offers the place that TRANSOM_AGENT names; without it `path`, and that in the host's PATH.
+    /// Offers the place that TRANSOM_AGENT names; without it `path`, and that in the host's PATH. The user has not named
+    /// `path`, so the file must be the user's or root's there: others may own it on a host.
     pub fn new(path: Option<&Path>) -> Result<Self, VariableError> {
         let mut paths = Vec::new();
         match (AGENT.get()?, path) {
@@ -38,7 +39,13 @@ impl Offer {
             (None, path) => {
                 let path =
                     path.filter(|path| path.is_absolute() && !path.as_os_str().as_encoded_bytes().contains(&b'\n'));
-                path.into_iter().for_each(|path| quote(&mut paths, path.as_os_str()));
+                if let Some(path) = path {
+                    paths.extend_from_slice(b"\"$(p=");
+                    quote(&mut paths, path.as_os_str());
+                    paths.extend_from_slice(
+                        b"; { [ -O \"$p\" ] || [ \"$(stat -Lc %u \"$p\" 2>/dev/null)\" = 0 ]; } && printf %s \"$p\")\"",
+                    );
+                }
                 paths.extend_from_slice(b" \"$(command -v transom)\"");
             }
         }
@@ -46,15 +53,16 @@ impl Offer {
     }
 
     /// The line for a host. It executes the first agent that is of this version. The file must be readable: no other
-    /// process can open the descriptors of a program that is only executable, and ranks open those of the agent. Otherwise it reads the script, which
-    /// contains the secret: `sh` exports the variable that holds it if the host's environment had one of that name, so
-    /// it is unset first.
+    /// process can open the descriptors of a program that is only executable, and ranks open those of the agent.
+    ///
+    /// Without an agent it reads the script, which contains the secret. `sh` exports the variable that holds the script
+    /// if the host's environment had one of that name, so it is unset first.
     pub fn line(&self, host: &str) -> Vec<u8> {
         let mut line = b"unset _transom_line; for _transom_agent in ".to_vec();
         line.extend_from_slice(&self.paths);
         line.extend_from_slice(
-            b"; do case $_transom_agent in /*) [ -f \"$_transom_agent\" ] && [ -r \"$_transom_agent\" ] && [ -x \"$_transom_agent\" ] && \
-            [ \"$(\"$_transom_agent\" host-agent --identity </dev/null 2>/dev/null)\" = ",
+            b"; do case $_transom_agent in /*) [ -f \"$_transom_agent\" ] && [ -r \"$_transom_agent\" ] && \
+            [ -x \"$_transom_agent\" ] && [ \"$(\"$_transom_agent\" host-agent --identity </dev/null 2>/dev/null)\" = ",
         );
         quote(&mut line, IDENTITY.as_ref());
         line.extend_from_slice(b" ] && { printf '%s\\n' \"");

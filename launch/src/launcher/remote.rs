@@ -28,6 +28,8 @@ const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line &
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time for an `ssh` to end after it closed its stdout.
 const END_WITHIN: Duration = Duration::from_secs(1);
+/// Time in which a host ends after its last record. An agent that was killed leaves processes, which the host kills first.
+const LINGER: Duration = Duration::from_secs(10);
 /// Interval at which a host checks its helper processes.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// Most bytes that a login may print before [`READY`].
@@ -56,6 +58,8 @@ pub(super) struct Host {
     until: Option<Instant>,
     /// Time of the next check of its helper processes.
     check_at: Instant,
+    /// Time at which the `ssh` must have ended, once its stdout has.
+    end_by: Option<Instant>,
     /// The offer and the job, until they are queued for sending.
     offer: Option<Vec<u8>>,
     job: Option<HostJob>,
@@ -106,6 +110,7 @@ impl Host {
             received: Vec::new(),
             complaint: Vec::new(),
             until: Some(Instant::now() + READY_WITHIN),
+            end_by: None,
             check_at: Instant::now() + CHECK_EVERY,
             offer: Some(offer.line(name)),
             job: Some(job),
@@ -132,7 +137,7 @@ impl Host {
 
     /// The time at which the host needs attention without an event.
     pub fn until(&self) -> Option<Instant> {
-        self.until
+        self.until.or(self.end_by)
     }
 
     /// The descriptors to wait for. Output is read only if there is `room`.
@@ -151,15 +156,21 @@ impl Host {
     /// reason.
     pub fn step(&mut self, room: bool) -> Result<Vec<Told>, LaunchError> {
         let mut told = Vec::new();
-        let why = self.try_turn(room, &mut told).err().or_else(|| {
+        let failed = self.try_turn(room, &mut told).err();
+        // The host's shell has answered, and the `transom` that it asks has not.
+        let has_shell = failed.is_none() && self.offer.is_none() && self.job.is_some();
+        let why = failed.or_else(|| {
             let late = self.until.is_some_and(|until| until <= Instant::now());
-            late.then(|| format!("no answer within {} seconds", READY_WITHIN.as_secs()))
+            let who = if has_shell { "its `transom` gave " } else { "" };
+            late.then(|| format!("{who}no answer within {} seconds", READY_WITHIN.as_secs()))
         });
         match why {
             Some(why) if !self.is_reached() => {
                 self.hear_complaint();
                 let said = String::from_utf8_lossy(&self.complaint).trim().replace(['\r', '\n'], " ");
-                let why = if said.is_empty() { why } else { format!("{why}: {said}") } + &self.remedy;
+                let remedy =
+                    if has_shell { "; TRANSOM_AGENT=off starts the ranks by a script" } else { self.remedy.as_str() };
+                let why = if said.is_empty() { why } else { format!("{why}: {said}") } + remedy;
                 Err(LaunchError::Host { rank: self.ranks[0], host: self.name.clone(), why })
             }
             Some(why) => {
@@ -278,9 +289,14 @@ impl Host {
                     return Err("it cannot be reached (it closed its stdout and does not end)".into());
                 }
             }
-            None => {}
+            None => {
+                let until = *self.end_by.get_or_insert_with(|| Instant::now() + LINGER);
+                if until <= Instant::now() {
+                    return Err("it closed its stdout and does not end".into());
+                }
+            }
             Some(status) => {
-                self.ended = true;
+                (self.ended, self.end_by) = (true, None);
                 if !self.is_reached() {
                     return Err(format!("it cannot be reached ({status})"));
                 }
@@ -348,7 +364,7 @@ impl Host {
     pub fn give_up(&mut self) {
         self.cut();
         let _ = self.child.wait();
-        (self.until, self.offer, self.job, self.ended) = (None, None, None, true);
+        (self.until, self.end_by, self.offer, self.job, self.ended) = (None, None, None, None, true);
         self.unsent.clear();
     }
 

@@ -46,32 +46,66 @@ fn host_has_two_processes_for_all_its_ranks() {
     assert_eq!(call.end().code, Some(143));
 }
 
-/// The job ends after this signal to the agent of host a, or to its guard, and nothing is left: neither what a rank has
-/// started nor, if the agent is lost, what has left the rank's session.
-fn ends(to_guard: bool, signal: Signal, what: &str) {
-    let stray = if to_guard { "" } else { "setsid sleep 1000 >/dev/null 2>&1 & " };
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum To {
+    Agent,
+    Guard,
+}
+
+/// The job ends after these signals to the agent of host a and to its guard, and nothing is left: neither what a rank has
+/// started nor, if the agent alone is lost, what has left the rank's session. A message names the host, and says how the
+/// first of them was lost unless a stopped process could not say that.
+fn ends(signals: &[(To, Signal)], what: Option<&str>) {
+    let lost = signals[0].0;
+    let is_agent_alone = lost == To::Agent && signals.len() == 1;
+    let stray = if is_agent_alone { "setsid sleep 1000 >/dev/null 2>&1 & " } else { "" };
     let script = format!("sleep 1000 & {stray}echo $TRANSOM_RANK $PPID; exec sleep 1000");
     let mut call = with_agent(&["a,b", "-n", "3", "--grace", "0", "sh", "-c", &script]);
     let agent = parents(&mut call, 3).swap_remove(0);
-    let process = if to_guard { parent_and_group(&agent).unwrap().0 } else { agent };
-    kill_process(Pid::from_raw(process.parse().unwrap()).unwrap(), signal).unwrap();
+    let guard = parent_and_group(&agent).unwrap().0;
+    let process = |to| if to == To::Agent { &agent } else { &guard };
+    for (to, signal) in signals {
+        kill_process(Pid::from_raw(process(*to).parse().unwrap()).unwrap(), *signal).unwrap();
+    }
     let ended = call.end();
-    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    assert!(ended.code.is_some_and(|code| code != 0), "{signals:?} {ended:?}");
+    let Some(what) = what else { return };
     let said = format!(
-        "transom: host a: its ranks are ended: a process of the launcher there was {what} (process {process})\n"
+        "transom: host a: its ranks are ended: a process of the launcher there was {what} (process {})\n",
+        process(lost)
     );
-    assert!(ended.stderr.contains(&said), "{to_guard} {ended:?}");
+    assert!(ended.stderr.contains(&said), "{signals:?} {ended:?}");
 }
 
 #[test]
 fn killed_or_stopped_agent_ends_the_job() {
-    std::thread::scope(|scope| {
-        for to_guard in [false, true] {
-            for (signal, what) in [(Signal::KILL, "killed"), (Signal::STOP, "stopped")] {
-                scope.spawn(move || ends(to_guard, signal, what));
-            }
-        }
-    });
+    let cases: [(&[(To, Signal)], _); 7] = [
+        (&[(To::Agent, Signal::KILL)], Some("killed")),
+        (&[(To::Agent, Signal::STOP)], Some("stopped")),
+        (&[(To::Guard, Signal::KILL)], Some("killed")),
+        (&[(To::Guard, Signal::STOP)], Some("stopped")),
+        // By `killall`: the guard outlives the agent.
+        (&[(To::Agent, Signal::TERM), (To::Guard, Signal::TERM)], Some("killed")),
+        // A stopped agent goes on.
+        (&[(To::Guard, Signal::KILL), (To::Agent, Signal::STOP)], None),
+        // A stopped guard ends nothing.
+        (&[(To::Agent, Signal::KILL), (To::Guard, Signal::STOP)], None),
+    ];
+    std::thread::scope(|scope| cases.iter().for_each(|(signals, what)| drop(scope.spawn(|| ends(signals, *what)))));
+}
+
+/// The launcher's reader does not read until the agent has ended, so that records wait.
+#[test]
+fn lost_guard_is_reported_beside_unread_output() {
+    let mut call = with_agent(&["a", "-n", "1", "sh", "-c", "echo 0 $PPID; exec yes"]);
+    let agent = parents(&mut call, 1).swap_remove(0);
+    let guard = parent_and_group(&agent).unwrap().0;
+    // Until the records have no room.
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_raw(guard.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let ended = call.end();
+    assert!(ended.stderr.contains(&format!("was killed (process {guard})")), "{}", ended.stderr);
 }
 
 /// A batch system may stop all processes of a job for a while, and continue them one by one.
@@ -97,11 +131,24 @@ fn agent_stopped_for_a_moment_is_no_failure() {
 #[test]
 fn unread_output_blocks_its_rank() {
     let folder = TempDir::new().unwrap();
-    let done = folder.path().join("done");
-    let write = format!("yes a line | head -n 5000000; echo >{}", done.display());
+    let (started, done) = (folder.path().join("started"), folder.path().join("done"));
+    let head = format!("echo $$ >{}; exec head -n 5000000", started.display());
+    let write = format!("yes a line | sh -c '{head}'; echo >{}", done.display());
     let mut call = with_agent(&["a", "-n", "1", "sh", "-c", &write]);
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(!done.exists(), "35 MB have been read");
+    // Written by `head`, until it writes no more.
+    let written = || {
+        let process = std::fs::read_to_string(&started).ok()?;
+        let io = std::fs::read_to_string(format!("/proc/{}/io", process.trim())).ok()?;
+        io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok())
+    };
+    let until = Instant::now() + LIMIT;
+    let mut before = None;
+    while before.is_none() || before != written() {
+        assert!(Instant::now() < until && !done.exists(), "35 MB have been read, or none: {before:?}");
+        before = written();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(before < Some(8 << 20), "{before:?} bytes have been read");
     let mut lines = BufReader::new(call.child.stdout.take().unwrap()).lines();
     assert_eq!(lines.by_ref().take(5_000_000).filter(|line| line.as_ref().unwrap() == "a line").count(), 5_000_000);
     assert!(lines.next().is_none() && done.exists());

@@ -26,7 +26,7 @@ pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Command>, String> {
     };
     let line = String::from_utf8_lossy(&received[..end]).into_owned();
     let wrong = || format!("{line:?}, expected a signal and a rank, IN, EOF, CHECK or END");
-    let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
+    let (word, number) = if line == "END" { ("END", "0") } else { line.split_once(' ').ok_or_else(wrong)? };
     let number: usize = number.parse().map_err(|_| wrong())?;
     let (command, len) = match word {
         "END" => (Command::End, 0),
@@ -66,7 +66,9 @@ mod tests {
 
     #[test]
     fn malformed_commands_are_refused() {
-        for wrong in [&b"HUP 1\n"[..], b"TERM x\n", b"TERM -1\n", b"IN 65537\n", b"\n", b"\xff 1\n", &[b'x'; 64]] {
+        for wrong in
+            [&b"HUP 1\n"[..], b"TERM\n", b"TERM x\n", b"TERM -1\n", b"IN 65537\n", b"\n", b"\xff 1\n", &[b'x'; 64]]
+        {
             assert!(take(&mut wrong.to_vec()).is_err(), "{wrong:?}");
         }
         assert_eq!(take(&mut vec![b'x'; 63]), Ok(None));

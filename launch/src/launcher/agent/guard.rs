@@ -1,11 +1,12 @@
 //! The guard of an agent.
 
-use super::{KILLED_RANKS, lost};
+use super::{KILLED_RANKS, ignore_in_this_process, lost, named};
 use crate::launcher::orphans::Orphans;
 use crate::process::is_stopped;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -30,6 +31,11 @@ const STEPS: usize = 40;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn guard(host: &str) -> io::Result<u8> {
+    try_guard(host).map_err(|error| named(host, error))
+}
+
+fn try_guard(host: &str) -> io::Result<u8> {
+    ignore_in_this_process(&[SIGUSR1, SIGUSR2])?;
     let orphans = Orphans::adopt()?;
     let mut agent = Command::new("/proc/self/exe");
     agent
@@ -37,6 +43,11 @@ pub fn guard(host: &str) -> io::Result<u8> {
         .args(["host-agent", &format!("--host={host}"), "--guard"])
         .arg(std::process::id().to_string());
     let agent = Pid::from_child(&agent.spawn()?);
+    // The guard outlives the agent, so that it kills what the ranks leave.
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // SAFETY: the handler makes one system call, which is async-signal-safe.
+        unsafe { signal_hook::low_level::register(signal, move || _ = kill_process(agent, Signal::TERM)) }?;
+    }
     // The connection ends with the agent.
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&nothing)?;

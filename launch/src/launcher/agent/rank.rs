@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use transom_locks::Rank;
 
@@ -30,6 +31,8 @@ pub(super) struct RankHere {
 /// The variables and the program that all ranks of a host have.
 pub(super) struct Common<'a> {
     job: &'a HostJob,
+    /// The folder of the ranks, which is this process's.
+    folder: PathBuf,
     path: OsString,
     /// Addresses of the job's hub for ranks of this host.
     hub: String,
@@ -46,7 +49,10 @@ impl<'a> Common<'a> {
             }
         };
         let hub = job.ranks[0].1.iter().find(|(name, _)| name == HUB.name).map_or("", |(_, hub)| hub);
-        Common { job, path, hub: hub_from_here(hub, std::env::var("SSH_CONNECTION").ok().as_deref()) }
+        let given = Path::new(&job.folder);
+        let is_plain = given.components().all(|part| part != Component::ParentDir);
+        let folder = if is_plain { None } else { std::env::current_dir().ok() }.unwrap_or_else(|| given.into());
+        Common { job, folder, path, hub: hub_from_here(hub, std::env::var("SSH_CONNECTION").ok().as_deref()) }
     }
 
     /// Starts the rank with this index, in this process's folder and a session of its own. Returns the stdin of rank 0,
@@ -56,7 +62,7 @@ impl<'a> Common<'a> {
         let secret = memfd_create("transom secret", MemfdFlags::CLOEXEC)?;
         rustix::io::write(&secret, format!("transom secret {}\n", self.job.secret).as_bytes())?;
         let mut command = Command::new(&self.job.program);
-        command.args(&self.job.args).env("PWD", &self.job.folder);
+        command.args(&self.job.args).env("PWD", &self.folder);
         variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
         command.envs(self.job.env.iter().map(|(name, value)| (name, value))).env("PATH", &self.path);
         command.envs(variables.iter().map(|(name, value)| (name, value))).env(HUB.name, &self.hub);
@@ -80,6 +86,13 @@ impl RankHere {
         if !self.has_exited {
             let _ = kill_process_group(Pid::from_child(&self.process.child), signal);
         }
+    }
+}
+
+/// Ranks do not outlive the agent.
+impl Drop for RankHere {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
     }
 }
 

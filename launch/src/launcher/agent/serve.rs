@@ -2,20 +2,23 @@
 
 use super::command::{self, Command};
 use super::rank::{Common, DESCRIPTORS, RankHere};
-use super::{KILLED_RANKS, lost};
+use super::{KILLED_RANKS, ignore_in_this_process, lost, named};
 use crate::descriptors::{self, TooFew};
 use crate::launcher::binding;
 use crate::launcher::child::advice;
 use crate::launcher::host_job::{HostJob, NO_FOLDER};
 use crate::launcher::outcome::Status;
 use crate::launcher::queue::{Queue, READ, Stream};
-use crate::launcher::records::head;
+use crate::launcher::records::{BLOCK, head};
 use crate::process::is_stopped;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+};
 use rustix::stdio::stdin;
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::Path;
@@ -36,7 +39,7 @@ const STOPPED: Duration = Duration::from_secs(3);
 /// status. `guard` is the process that [`guard`](super::guard()) is called in.
 ///
 /// # Errors
-/// A failed system call, or a malformed job. No rank is running then.
+/// A failed system call, or a malformed job. Ranks that were started are killed.
 ///
 /// # Examples
 /// ```no_run
@@ -44,11 +47,19 @@ const STOPPED: Duration = Duration::from_secs(3);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn serve(host: &str, guard: u32) -> io::Result<u8> {
+    try_serve(host, guard).map_err(|error| named(host, error))
+}
+
+fn try_serve(host: &str, guard: u32) -> io::Result<u8> {
+    // A stopped agent goes on if the guard ends, and notices that.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
+    ignore_in_this_process(&[SIGUSR1, SIGUSR2])?;
     let guard = Pid::from_raw(guard as i32).filter(|guard| getppid() == Some(*guard));
     let Some(guard) = guard else { return Err(io::Error::other("the process that started this agent has ended")) };
     // The guard has executed this program by a path that ends in `exe`.
     let _ = rustix::thread::set_name(c"transom");
-    let guard = Guard { process: guard, pidfd: pidfd_open(guard, PidfdFlags::empty())?, stopped_since: None };
+    let pidfd = pidfd_open(guard, PidfdFlags::empty())?;
+    let guard = Guard { process: guard, pidfd, stopped_since: None, checked: None };
     let job = read_job()?;
     if std::env::set_current_dir(&job.folder).is_err() {
         let refusal = format!("transom: host {host}: {}: {NO_FOLDER}\n", job.folder.display());
@@ -120,6 +131,8 @@ struct Guard {
     /// Readable once the guard has ended.
     pidfd: OwnedFd,
     stopped_since: Option<Instant>,
+    /// Time of the last check.
+    checked: Option<Instant>,
 }
 
 /// The stdin of rank 0. The launcher sends little at a time, and more once it is written.
@@ -171,7 +184,8 @@ impl Agent<'_> {
         let (host, program) = (rustix::system::uname(), Path::new(&job.program));
         let (host, advice) = (host.nodename().to_string_lossy(), advice(error, program, Path::new(&job.folder)));
         let line = format!("transom: cannot start `{}` on host {host}: {advice}\n", program.display());
-        self.record('e', rank, line.len(), line.as_bytes());
+        let line = &line.as_bytes()[..line.len().min(BLOCK)];
+        self.record('e', rank, line.len(), line);
         self.record('e', rank, 0, b"");
         self.record('o', rank, 0, b"");
         self.record('x', rank, if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, b"");
@@ -262,7 +276,7 @@ impl Agent<'_> {
                 Ok(None) => break,
                 Err(why) => {
                     let line = format!("transom: host {}: the launcher sent {why}; the ranks are ended\n", self.host);
-                    self.queue.push(Stream::Stderr, &[line.as_bytes()]);
+                    self.report(&line);
                     self.end_ranks();
                 }
             }
@@ -329,19 +343,28 @@ impl Agent<'_> {
 
     /// Checks whether the guard stays stopped.
     fn check(&mut self) {
+        // The time in which this process was itself stopped does not count.
+        let now = Instant::now();
+        if self.guard.checked.replace(now).is_some_and(|last| now - last > STOPPED) {
+            self.guard.stopped_since = None;
+        }
         if !is_stopped(self.guard.process.as_raw_pid() as u32) {
             self.guard.stopped_since = None;
         } else if self.guard.stopped_since.get_or_insert_with(Instant::now).elapsed() >= STOPPED {
-            let _ = kill_process(self.guard.process, Signal::KILL);
+            let _ = pidfd_send_signal(&self.guard.pidfd, Signal::KILL);
             self.lose("stopped");
         }
     }
 
     /// Ends the ranks, because the guard was killed or stopped.
     fn lose(&mut self, what: &str) {
-        let line = lost(self.host, what, self.guard.process.as_raw_pid());
-        self.queue.push(Stream::Stderr, &[line.as_bytes()]);
+        self.report(&lost(self.host, what, self.guard.process.as_raw_pid()));
         self.end_ranks();
+    }
+
+    /// Reports why the ranks end, at once: records may wait for a launcher that does not read.
+    fn report(&self, line: &str) {
+        let _ = io::stderr().write_all(line.as_bytes());
     }
 
     fn end_ranks(&mut self) {
