@@ -72,7 +72,7 @@ struct Ended {
 }
 
 /// A signal that this process ignores since its start would be ignored by its children too, unless it is handled here.
-fn hear_ignored_signals() {
+pub fn hear_ignored_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let ignored = u64::from_str_radix(ignored, 16).unwrap();

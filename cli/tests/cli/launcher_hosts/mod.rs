@@ -68,6 +68,7 @@ impl Call {
     }
 
     fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        crate::launcher::hear_ignored_signals();
         let folder = TempDir::new().unwrap();
         let ssh = file(&folder, "ssh", SCRIPT, 0o755);
         let mark = folder.path().display().to_string();
