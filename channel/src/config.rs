@@ -63,7 +63,8 @@ pub struct Config {
     pub rules: Option<Rules>,
     /// Most connections of a rank that also has datagrams.
     pub connections: usize,
-    /// Number of messages after which a rank asks a peer for a connection. Only messages count that the rules would send by it.
+    /// Number of messages after which a rank asks a peer for a connection. A message counts if the rules would send it by
+    /// one.
     pub connect_after: u32,
     /// True if connections made by windows and pipes count towards `connections`.
     pub count_windows: bool,

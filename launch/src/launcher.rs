@@ -114,8 +114,8 @@ impl Launch {
     /// Names the path of the program `transom` on hosts, from the root. It starts their ranks where it is installed, in two processes for
     /// each host. Elsewhere a shell script does, in five processes for each rank.
     ///
-    /// The default is the `transom` in the host's `PATH`, which is also tried if there is none at the path, if that one is
-    /// of another version, or if it belongs to another user than root. The variable `TRANSOM_AGENT` overrides the path.
+    /// A program of another version is not used, nor a file of another user than root. Hosts then try the `transom` in
+    /// their `PATH`, which is the default. The variable `TRANSOM_AGENT` overrides the path.
     ///
     /// # Examples
     /// ```no_run

@@ -121,7 +121,7 @@ impl Drop for Service {
 
 /// A descriptor whose arrivals notify, once for each time that the watch is armed.
 ///
-/// It does not keep the service's memory: the waiter that owns it may be reachable from that memory.
+/// A watch does not keep the service alive. The waiter that owns a watch may be reachable from the service's memory.
 pub struct Watch {
     epoll: Arc<OwnedFd>,
     shared: Weak<Shared>,

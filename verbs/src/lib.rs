@@ -62,10 +62,10 @@
 //!
 //! # Rails
 //! A rail is a port of a device with one of its GIDs. The rails are those that `TRANSOM_VERBS_DEVICE` names. By default
-//! the ranks tell each other their usable ports at the start. The n-th rails of all ranks are in one network, and a rank
-//! prefers fast ports and those near its cores; ranks of a host begin with different ones of these. Each rail has its own
-//! registrations, connections, receive buffers and thread. The first rail carries words, small transfers, rings and pipes, and short
-//! messages unless `spread` says otherwise. Rendezvous messages, and puts and gets of at least `2 stripe_from` bytes
+//! the ranks exchange their usable ports at the start. The n-th rails of all ranks are in one network, and a rank
+//! prefers fast ports and those near its cores; ranks of a host begin with different ones of these. Each rail has its
+//! own registrations, connections, receive buffers and thread. The first rail carries words, small transfers, rings and
+//! pipes, and short messages unless `spread` says otherwise. Rendezvous messages, and puts and gets of at least `2 stripe_from` bytes
 //! (`TRANSOM_MESSAGES`), are divided among all rails. Connections on further rails are created when the first such
 //! transfer needs them; a rail without a connection is skipped.
 //!

@@ -7,6 +7,7 @@
 mod adapter;
 mod memory;
 mod net;
+mod passage;
 pub mod skeletons;
 mod traffic;
 mod wire;

@@ -57,7 +57,8 @@ pub(super) fn head(kind: char, rank: Rank, number: usize) -> String {
     format!("{kind} {rank} {number}\n")
 }
 
-/// Removes complete records from the bytes received from a host with these ranks, which ascend, and appends their events to `told`.
+/// Removes complete records from the bytes received from a host with these ranks, which ascend. Appends their events to
+/// `told`.
 pub(super) fn take_records(received: &mut Vec<u8>, ranks: &[Rank], told: &mut Vec<Told>) -> Result<(), String> {
     let mut taken = 0;
     while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {

@@ -256,7 +256,7 @@ fn refusals_name_the_reason_and_leave_the_lane() {
     served.join().unwrap();
 }
 
-/// Of three parts, one is refused.
+/// The target refuses one of three parts.
 #[test]
 fn long_get_with_a_refused_part_is_refused() {
     for answers in ["rdd", "drd", "ddr"] {

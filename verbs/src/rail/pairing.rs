@@ -139,7 +139,7 @@ fn common(first: &[OfferedPort], keys: &[Vec<Key>]) -> Vec<(Key, usize)> {
     networks
 }
 
-/// Sorts ports by speed and distance. Of several equally good first ones, the rank begins with that of number `turn`, if
+/// Sorts ports by speed and distance. Of several equally good first ports, the rank begins with the port number `turn`, if
 /// the kernel says where they are.
 fn nearest(all: &[OfferedPort], mut ports: Vec<usize>, turn: usize) -> Vec<usize> {
     let worth = |port: usize| (Reverse(speed(all[port].rate)), all[port].place);
@@ -300,7 +300,7 @@ mod tests {
     }
     use At::*;
 
-    /// What a rank on `host` offers that may run on some cores.
+    /// The offer of a rank on `host` that may run on some cores.
     fn offer(host: u64, devices: &[Device], allowed: std::ops::Range<usize>) -> Offer {
         let allowed: BTreeSet<usize> = allowed.collect();
         let port = |(at, (name, near, gigabits, address)): (usize, &Device)| {

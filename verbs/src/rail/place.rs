@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Place {
-    /// One of the cores that the rank may run on is near the adapter.
+    /// The adapter is near one of the cores that the rank may run on.
     Near = 1,
     /// The kernel does not say where the adapter is.
     #[default]
     Unknown = 2,
-    /// None of the cores that the rank may run on is near the adapter.
+    /// The adapter is near none of the cores that the rank may run on.
     Far = 3,
 }
 

@@ -4,7 +4,7 @@ use transom_channel::sim::{SimMemory, SimWire};
 use transom_channel::wire::{Busy, Event, Key, Lane, Rail, Request, Window};
 use transom_channel::{Rank, Wire};
 
-/// What a test changes. All else goes to the simulated wire.
+/// The calls of a wire that a test changes. All others go to the simulated wire.
 pub trait Change {
     fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
         wire.post(lane, request)

@@ -53,8 +53,8 @@ enum To {
 }
 
 /// The job ends after these signals to the agent of host a and to its guard, and nothing is left: neither what a rank has
-/// started nor, if the agent alone is lost, what has left the rank's session. A message names the host, and says how the
-/// first of them was lost unless a stopped process could not say that.
+/// started nor, if the agent alone is lost, what has left the rank's session. A message names the host and says how the
+/// first of these processes was lost, unless `what` is `None`: the process that would report it was stopped.
 fn ends(signals: &[(To, Signal)], what: Option<&str>) {
     let lost = signals[0].0;
     let is_agent_alone = lost == To::Agent && signals.len() == 1;
@@ -84,7 +84,7 @@ fn killed_or_stopped_agent_ends_the_job() {
         (&[(To::Agent, Signal::STOP)], Some("stopped")),
         (&[(To::Guard, Signal::KILL)], Some("killed")),
         (&[(To::Guard, Signal::STOP)], Some("stopped")),
-        // By `killall`: the guard outlives the agent.
+        // As `killall transom` does. The guard outlives the agent.
         (&[(To::Agent, Signal::TERM), (To::Guard, Signal::TERM)], Some("killed")),
         // A stopped agent goes on.
         (&[(To::Guard, Signal::KILL), (To::Agent, Signal::STOP)], None),

@@ -4,13 +4,14 @@ use super::{KILLED_RANKS, ignore_in_this_process, lost, named};
 use crate::launcher::orphans::Orphans;
 use crate::process::is_stopped;
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A stopped agent has four seconds to go on: a batch system may stop and continue all processes of a job. The steps
@@ -44,9 +45,11 @@ fn try_guard(host: &str) -> io::Result<u8> {
         .arg(std::process::id().to_string());
     let agent = Pid::from_child(&agent.spawn()?);
     // The guard outlives the agent, so that it kills what the ranks leave.
+    let pidfd = Arc::new(pidfd_open(agent, PidfdFlags::empty())?);
     for signal in [SIGHUP, SIGINT, SIGTERM] {
+        let pidfd = pidfd.clone();
         // SAFETY: the handler makes one system call, which is async-signal-safe.
-        unsafe { signal_hook::low_level::register(signal, move || _ = kill_process(agent, Signal::TERM)) }?;
+        unsafe { signal_hook::low_level::register(signal, move || _ = pidfd_send_signal(&pidfd, Signal::TERM)) }?;
     }
     // The connection ends with the agent.
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
