@@ -315,6 +315,10 @@ impl Peer {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         }
+        // Open MPI 4 fails when two jobs create its folder of session files at once; no other job knows this folder.
+        if let Some(folder) = self.reference.parent() {
+            command.env("TMPDIR", folder);
+        }
         // The mpirun of a virtual environment looks for its helpers in PATH.
         if let Some(bin) = self.mpirun.parent() {
             let path = std::env::var_os("PATH").unwrap_or_default();

@@ -144,6 +144,8 @@ impl Mpi {
         for _ in 0..5 {
             let mut mpirun = Command::new(&self.mpirun);
             mpirun.args(["-n", &ranks.to_string()]);
+            // Open MPI 4 fails when two jobs create its folder of session files at once, and another test runs it too.
+            mpirun.env("TMPDIR", twin.parent().unwrap());
             if self.open {
                 mpirun.args(["--oversubscribe", "--bind-to", "none"]);
                 mpirun.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");

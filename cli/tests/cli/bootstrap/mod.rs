@@ -13,6 +13,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
+use tempfile::TempDir;
 use transom::{Bootstrap, Op, World};
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -87,6 +88,9 @@ fn run_once(command: &mut Command) -> Output {
             command.env_remove(name);
         }
     }
+    // Open MPI 4 fails when two jobs create its folder of session files at once.
+    let folder = TempDir::new().unwrap();
+    command.env("TMPDIR", folder.path());
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = child.spawn().unwrap();
     let group = Pid::from_child(&child);
