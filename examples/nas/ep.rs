@@ -55,7 +55,7 @@ impl Tally {
             if square <= 1.0 {
                 let scale = (-2.0 * square.ln() / square).sqrt();
                 let (x, y) = (x * scale, y * scale);
-                self.annuli[x.abs().max(y.abs()) as usize] += 1;
+                self.annuli[x.abs().max(y.abs()) as u32 as usize] += 1;
                 self.sums[0] += x;
                 self.sums[1] += y;
             }
