@@ -84,6 +84,10 @@ const fn sweep(
 pub const CATALOG: &[Measurement] = &[
     latency("put", "put and its synchronization (osu_put_latency)", true),
     latency("get", "get and its synchronization (osu_get_latency)", true),
+    Measurement {
+        syncs: &["lock", "lock_all"],
+        ..latency("eight_gets", "8 gets in one epoch, with its lock and unlock", true)
+    },
     latency("accumulate", "accumulate by sum of 8-byte integers (osu_acc_latency)", true),
     latency("get_accumulate", "get_accumulate by sum of 8-byte integers (osu_get_acc_latency)", true),
     latency("fetch_and_op", "fetch_and_op by sum, 8 bytes (osu_fop_latency)", false),
@@ -307,6 +311,15 @@ pub const CATALOG: &[Measurement] = &[
         )
     },
     figures("startup", &["none"], "start and end of an empty job; memory of a rank"),
+    Measurement {
+        ranks: &[2, 4, 8],
+        least: 2,
+        ..figures(
+            "connections",
+            &["messages"],
+            "the first empty message of each rank to each other; memory of a rank, and what the machine lost, after 100",
+        )
+    },
 ];
 
 pub fn find(name: &str) -> Option<&'static Measurement> {
@@ -375,6 +388,7 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         // The flush's atomic waits until the store has drained.
         "put" if task.sync == "flush" && task.bytes <= 64 => vec![Cost::default()],
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
+        "eight_gets" => vec![copies(8.0)],
         // Sender and receiver may copy at the same time.
         "pingpong" | "stream" if task.sync == "buffers" || task.bytes >= 64 << 10 => vec![copies(0.5)],
         "pingpong" | "stream" | "bidirectional" | "polling_set" | "poll_cost" | "pipe" => vec![copies(1.0)],

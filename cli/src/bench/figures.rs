@@ -118,6 +118,13 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
             add("process_ms", run.wall.as_secs_f64() * 1e3);
             add("memory_mib", value("rss")? / f64::from(1 << 20));
         }
+        "connections" => {
+            let mib = |name: &str| value(name).map(|bytes| bytes / f64::from(1 << 20));
+            add("first_us_per_peer", value("seconds")? * 1e6 / (task.ranks - 1) as f64);
+            add("memory_mib", mib("rss")?);
+            add("growth_mib", mib("rss_growth")?);
+            add("machine_mib_per_rank", mib("machine_growth")? / task.ranks as f64);
+        }
         _ => {
             let ns = samples()?.median;
             add("ns", ns);

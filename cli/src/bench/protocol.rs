@@ -10,7 +10,7 @@
 //!
 //! | line | |
 //! |---|---|
-//! | `crossing NS` | one-way time of a cache line between the cores of ranks 0 and 1; once before and once after the measurement; absent with 1 rank, for startup, and if the two share no memory |
+//! | `crossing NS` | one-way time of a cache line between the cores of ranks 0 and 1; once before and once after the measurement; absent with 1 rank, for startup and connections, and if the two share no memory |
 //! | `slowdown X` | the time of a loop of additions on rank 0's core while rank 1's core executes it too, divided by the time alone: 1 on separate cores, up to 2 on two hardware threads of one; with each `crossing` |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
 //! | `value NAME NUMBER` | a named figure; ours, if ranks 0 and 1 share no memory, has `stream.one_way`, `stream.round_trip` and `stream.asleep`: ns over a plain TCP stream between the two, see `worker/stream.rs` |
@@ -27,6 +27,7 @@
 //! | | `fence` | the call, then a fence; ranks 0 and 1 alternate, as in OSU |
 //! | | `pscw` | start, the call, complete by one rank, post and wait by the other; alternating, as in OSU |
 //! | `put` `put_bw` `fetch_and_op` `pipeline` | `shared` | the same by loads, stores and atomics of the processor in MPI_Win_allocate_shared, with MPI_Win_sync in place of a flush; the peer's only |
+//! | `eight_gets` | `lock` `lock_all` | 8 gets of N bytes, all to one buffer, in an epoch; ours only |
 //! | `put_bw` `get_bw` | `flush` | one of 64 calls that are followed by a flush |
 //! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of an uncontended lock |
 //! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest time from one unlock of a rank to its next). A sample for each fair stretch: nanoseconds per acquisition of 500 successive ones of which each rank had 0.7 to 1.4 times its share, among the first 8,192,000 |
@@ -56,6 +57,7 @@
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (the rate without waiting). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | as by `one_sided`, with send and recv |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is initialized) |
+//! | `connections` | `messages` | after a barrier each rank exchanges an empty message with each other rank, one after the other, until all have: `seconds`. Then 99 more with each: `rss` (bytes, VmRSS of rank 0), `rss_growth` (since the barrier), `machine_growth` (bytes by which the machine's MemAvailable fell since then, by all ranks, the kernel, and other programs); ours only |
 //!
 //! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared), get of N
 //! bytes, unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears
@@ -76,7 +78,7 @@
 //! messages (`compute`); with both (`both`). Values are medians in seconds.
 //!
 //! Both workers do the following alike. If there are at most as many ranks as cores in `--cores`, rank R is bound to
-//! the R-th of them, and reports it by `value cpu.R` (not for startup). Otherwise the system places the ranks; only for
+//! the R-th of them, and reports it by `value cpu.R` (not for startup and connections). Otherwise the system places the ranks; only for
 //! the crossing, ranks 0 and 1 are bound to the first two. Each rank zeroes its part of a window before anything else
 //! touches it. Buffers are page-aligned. Successive puts go to the same place. `fetch_and_op` and `compare_and_swap`
 //! use 8 bytes for any N. The matrix of `lu` has the elements defined in `worker/lu/grid.rs`. Its blocks are

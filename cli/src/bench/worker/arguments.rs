@@ -51,6 +51,7 @@ pub struct Worker {
 pub enum Measurement {
     Put,
     Get,
+    EightGets,
     Accumulate,
     GetAccumulate,
     FetchAndOp,
@@ -89,6 +90,7 @@ pub enum Measurement {
     Overlap,
     Pipeline,
     Startup,
+    Connections,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,7 @@ mod arguments;
 mod block;
 mod calls;
 mod collectives;
+mod connections;
 mod crossing;
 mod elements;
 mod facts;
@@ -45,20 +46,22 @@ impl Worker {
             cores::bind(core);
         }
         let mut facts = Facts::default();
-        if self.measurement == Measurement::Startup {
-            startup::measure(&world, &mut facts)?;
-        } else {
-            // Measured before and after, so that samples taken while the system moved a rank can be recognized.
-            crossing::take(&world, &cores, &mut facts)?;
-            let before = Stream::measure(&world, self.bytes)?;
-            self.measure(&world, &mut facts)?;
-            crossing::take(&world, &cores, &mut facts)?;
-            if let (Some(before), Some(after)) = (before, Stream::measure(&world, self.bytes)?) {
-                before.least(after).report(&mut facts);
-            }
-            if core.is_some() {
-                let all = gather(&world, &[cores::current() as f64])?;
-                all.iter().enumerate().for_each(|(rank, core)| facts.value(&format!("cpu.{rank}"), core[0]));
+        match self.measurement {
+            Measurement::Startup => startup::measure(&world, &mut facts)?,
+            Measurement::Connections => connections::measure(&world, &mut facts)?,
+            _ => {
+                // Measured before and after, so that samples taken while the system moved a rank can be recognized.
+                crossing::take(&world, &cores, &mut facts)?;
+                let before = Stream::measure(&world, self.bytes)?;
+                self.measure(&world, &mut facts)?;
+                crossing::take(&world, &cores, &mut facts)?;
+                if let (Some(before), Some(after)) = (before, Stream::measure(&world, self.bytes)?) {
+                    before.least(after).report(&mut facts);
+                }
+                if core.is_some() {
+                    let all = gather(&world, &[cores::current() as f64])?;
+                    all.iter().enumerate().for_each(|(rank, core)| facts.value(&format!("cpu.{rank}"), core[0]));
+                }
             }
         }
         if world.rank() == 0 {
@@ -77,7 +80,7 @@ impl Worker {
                 Element::F64 => operations::sums(self, world, facts, |count| count as f64),
             },
             Put | Get | PutBw | GetBw if self.from != From::Borrowed => moved::measure(self, world, facts),
-            Put | Get | FetchAndOp | CompareAndSwap => operations::latency(self, world, facts),
+            Put | Get | EightGets | FetchAndOp | CompareAndSwap => operations::latency(self, world, facts),
             PutBw | GetBw => operations::bandwidth(self, world, facts),
             Lock => operations::lock(self, world, facts),
             Value => locks::value(world, self.time(), facts),
@@ -99,7 +102,7 @@ impl Worker {
             Lu | LuOutside => lu::measure(self, world, facts),
             Overlap => overlap::measure(world, self.bytes, self.time(), facts),
             Pipeline => pipeline::measure(self, world, facts),
-            Startup => Ok(()),
+            Startup | Connections => Ok(()),
         }
     }
 }

@@ -31,7 +31,8 @@ pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let mut window = window::<u64>(world, len)?;
     let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
     let (source, into) = (&source[..], &mut into[..]);
-    if worker.measurement == Measurement::Get {
+    let gets = matches!(worker.measurement, Measurement::Get | Measurement::EightGets);
+    if gets {
         window.local().write(0, source)?;
     }
     world.barrier()?;
@@ -40,6 +41,9 @@ pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let samples = match worker.measurement {
         Measurement::Put => under(worker, world, &mut window, |target| target.put(0, black_box(source))),
         Measurement::Get => under(worker, world, &mut window, |target| target.get(0, black_box(into))),
+        Measurement::EightGets => {
+            under(worker, world, &mut window, |target| (0..8).try_for_each(|_| target.get(0, black_box(into))))
+        }
         Measurement::FetchAndOp => under(worker, world, &mut window, |target| {
             *count += 1;
             black_box(target.fetch_and_op(0, Op::Sum, black_box(1))?);
@@ -57,11 +61,11 @@ pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         let mut there = vec![0; len];
         window.lock_shared(partner(world))?.get(0, &mut there)?;
         let expected = |at| match worker.measurement {
-            Measurement::Put | Measurement::Get => pattern(at),
-            _ => done,
+            Measurement::FetchAndOp | Measurement::CompareAndSwap => done,
+            _ => pattern(at),
         };
         facts.check(agree(&there, expected), || format!("{:?}: the target has wrong elements", worker.measurement));
-        if worker.measurement == Measurement::Get {
+        if gets {
             facts.check(agree(into, pattern), || "get delivered wrong elements".into());
         }
     }

@@ -5,10 +5,19 @@ use transom::World;
 
 pub fn measure(world: &World, facts: &mut Facts) -> Outcome {
     world.barrier()?;
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
-    let kib: f64 = kib.ok_or("/proc/self/status has no VmRSS")?;
-    facts.value("rss", kib * 1024.0);
+    facts.value("rss", resident()?);
     Ok(())
+}
+
+/// Bytes of this process in memory.
+pub fn resident() -> Outcome<f64> {
+    bytes("/proc/self/status", "VmRSS:")
+}
+
+/// The number of bytes that a line of this file in /proc has in KiB.
+pub fn bytes(file: &str, line: &str) -> Outcome<f64> {
+    let text = std::fs::read_to_string(file)?;
+    let kib = text.lines().find_map(|text| text.strip_prefix(line)?.trim().strip_suffix("kB")?.trim().parse().ok());
+    let kib: f64 = kib.ok_or_else(|| format!("{file} has no {line}"))?;
+    Ok(kib * 1024.0)
 }

@@ -16,9 +16,10 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-const ALL: [&str; 45] = [
+const ALL: [&str; 47] = [
     "put",
     "get",
+    "eight_gets",
     "accumulate",
     "get_accumulate",
     "fetch_and_op",
@@ -62,6 +63,7 @@ const ALL: [&str; 45] = [
     "overlap",
     "pipeline",
     "startup",
+    "connections",
 ];
 const MESSAGES: [&str; 7] =
     ["pingpong", "stream", "bidirectional", "message_rate", "overhead", "overlap_messages", "registration"];
@@ -232,6 +234,7 @@ fn full_bench_reports_each_figure_with_its_limit() {
     assert!(all["machine"]["cores"].as_u64().unwrap() >= 1);
     let rows = all["rows"].as_array().unwrap();
     let expected = all_of(&["put", "get", "accumulate", "get_accumulate"], &SYNCS, &[8, 4096], &[2])
+        .chain(all_of(&["eight_gets"], &["lock", "lock_all"], &[8, 4096], &[2]))
         .chain(all_of(&["fetch_and_op", "compare_and_swap"], &SYNCS, &[8], &[2]))
         .chain(all_of(&["put_bw", "get_bw"], &["flush"], &[8, 4096], &[2]))
         .chain(all_of(&["lock"], &["lock", "lock_exclusive"], &[8], &[2]))
@@ -251,7 +254,8 @@ fn full_bench_reports_each_figure_with_its_limit() {
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
         .chain(all_of(&["overlap"], &["lock"], &[8], &[2]))
         .chain(all_of(&["pipeline"], &["one_sided", "two_sided"], &[8], &[2]))
-        .chain(all_of(&["startup"], &["none"], &[8], &[2]));
+        .chain(all_of(&["startup"], &["none"], &[8], &[2]))
+        .chain(all_of(&["connections"], &["messages"], &[8], &[2, 4, 8]));
     assert_eq!(measured(rows), expected.collect());
     let cores = cores().len() as u64;
     for row in rows {
@@ -266,7 +270,7 @@ fn full_bench_reports_each_figure_with_its_limit() {
             pairs.map(|pair| [0, 1].map(|at| pair[at].as_f64().unwrap())).collect::<Vec<_>>()
         };
         let (crossings, slowdowns) = (pairs("crossings_ns"), pairs("slowdowns"));
-        if ranks == 1 || name == "startup" {
+        if ranks == 1 || ["startup", "connections"].contains(&name) {
             assert!(row["mode"] == "alone" && crossings.is_empty() && slowdowns.is_empty(), "{row}");
         } else {
             assert!(row["mode"] != "alone" && number("crossing_ns") > 0.0, "{row}");
