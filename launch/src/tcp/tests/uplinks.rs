@@ -1,0 +1,223 @@
+//! Ranks whose connections to the hub are carried by the agents of their hosts.
+
+use super::channels::{CREDIT, Outgoing};
+use super::*;
+use std::io::IoSlice;
+
+#[test]
+fn host_has_one_connection_for_all_its_ranks() {
+    const HOSTS: usize = 4;
+    let job = Job::start(64);
+    let uplinks: Vec<_> = (0..HOSTS).map(|host| job.uplink((host..64).step_by(HOSTS))).collect();
+    let ranks: Vec<_> = (0..64).map(|rank| job.join_via(&uplinks[rank % HOSTS], rank)).collect();
+    on_all(ranks, |rank| {
+        let me = rank.rank();
+        for len in [1, 2000, 70_000] {
+            let said = rank.all_gather(&vec![me as u8; len]).unwrap();
+            assert!(said.iter().enumerate().all(|(of, said)| *said == vec![of as u8; len]), "{len}");
+        }
+        let team = rank.team(&(0..64).collect::<Vec<_>>(), &mut |mine| rank.all_gather(mine)).unwrap();
+        team.barrier().unwrap();
+    });
+    assert_eq!(job.hub.connections(), HOSTS as u64);
+    // The hub has noticed that all have left.
+    within(move || job.hub.linger());
+}
+
+#[test]
+fn dead_rank_behind_an_agent_is_named() {
+    let job = Job::start(4);
+    let (a, b) = (job.uplink([0, 1]), job.uplink([2, 3]));
+    let ranks = [job.join_via(&a, 0), job.join_via(&a, 1), job.join_via(&b, 2), job.join_via(&b, 3)];
+    let others: Vec<_> = [0, 1, 3].map(|rank| ranks[rank].clone()).into();
+    let waiting = std::thread::spawn(move || on_all(others, |rank| rank.barrier()));
+    ranks[2].cut();
+    for told in within(|| waiting.join().unwrap()) {
+        assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
+    }
+    // The other rank of its host is still connected.
+    ranks[3].ask_whether_running(0);
+    until(|| ranks[3].seen_running(0).is_some());
+}
+
+#[test]
+fn lost_agent_is_the_death_of_its_ranks() {
+    let job = Job::start(3);
+    let host = job.uplink([1, 2]);
+    let ranks = vec![job.join(0), job.join_via(&host, 1), job.join_via(&host, 2)];
+    let others = ranks.clone();
+    let waiting = std::thread::spawn(move || on_all(others, |rank| rank.barrier()));
+    drop(host);
+    let told = within(|| waiting.join().unwrap());
+    assert!(matches!(told[0], Err(FabricError::PeerDied { rank: 1 | 2 })), "{told:?}");
+    assert!(told[1..].iter().all(|told| matches!(told, Err(FabricError::System { .. }))), "{told:?}");
+    until(|| [1, 2].iter().all(|&rank| died(&ranks[0], rank)));
+}
+
+fn died(asked: &Tcp, rank: Rank) -> bool {
+    matches!(asked.check_peers(Awaited::Rank(rank)), Err(FabricError::PeerDied { rank: died }) if died == rank)
+}
+
+#[test]
+fn stranger_at_an_agent_does_not_reach_the_hub() {
+    let job = Job::start(3);
+    let host = job.uplink([0, 1]);
+    let zero = job.join_via(&host, 0);
+    let connect = || {
+        let connection = TcpStream::connect(host.address()).unwrap();
+        connection.set_read_timeout(Some(LIMIT)).unwrap();
+        connection
+    };
+    let answer_to = |said: &[u8]| {
+        let mut connection = connect();
+        let _ = connection.write_all(said);
+        let _ = connection.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer);
+        answer
+    };
+    let wrong = Secret::fresh().unwrap();
+    let say = |hello: Hello, secret| hello.say(secret).unwrap().0;
+    for said in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0; HELLO + 100],
+        &say(hello(1, 3), &wrong),      // a wrong secret
+        &say(hello(2, 3), &job.secret), // a rank of another host
+        &say(hello(1, 2), &job.secret), // a job of another size
+        &say(hello(super::wire::AGENT, 3), &job.secret),
+    ] {
+        assert_eq!(answer_to(said), b"", "{} bytes", said.len());
+    }
+    // A replay reaches the hub, which answers, and closes the connection at the first frame.
+    let first = say(hello(1, 3), &job.secret);
+    let mut replay = connect();
+    replay.write_all(&first).unwrap();
+    replay.read_exact(&mut [0; ANSWER]).unwrap();
+    replay.write_all(&[7; 2000]).unwrap();
+    assert!(matches!(replay.read(&mut [0; 8]), Ok(0) | Err(_)));
+    let silent: Vec<_> = (0..200).map(|_| connect()).collect();
+    let one = within({
+        let address = host.address();
+        let secret = job.secret.clone();
+        move || join(1, 3, address, &secret, HubAt::Launcher)
+    });
+    let two = job.join(2);
+    on_all(vec![zero, one, two], |rank| rank.barrier().unwrap());
+    assert_eq!(job.hub.connections(), 2);
+    within(move || {
+        for mut connection in silent {
+            assert!(matches!(connection.read(&mut [0; 8]), Ok(0) | Err(_)));
+        }
+    });
+}
+
+/// The hub keeps the rest of a round for a rank that does not read, beside the credit of the rank's channel.
+#[test]
+fn rank_that_reads_nothing_delays_no_neighbour() {
+    const LONG: usize = 3 << 20;
+    let job = Job::start(3);
+    let host = job.uplink([0, 1, 2]);
+    let ranks = vec![job.join_via(&host, 0), job.join_via(&host, 1)];
+    let (mut stopped, mut to, mut from) = raw_at(host.address(), &job, 2);
+    let message = vec![7; LONG];
+    let round = |ranks: Vec<Tcp>| {
+        let message = message.clone();
+        on_all(ranks, move |rank| {
+            assert!(rank.all_gather(&message).unwrap()[2] == message);
+            rank
+        })
+    };
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    let ranks = round(ranks);
+    // The neighbours' other frames pass, too.
+    ranks[0].ask_whether_running(1);
+    until(|| ranks[0].seen_running(1).is_some());
+    stopped.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut chunk = vec![0; 1 << 20];
+    let read = loop {
+        match from.next(u64::MAX).unwrap() {
+            Some(frame) => break frame.body,
+            None => {
+                let read = stopped.read(&mut chunk).unwrap();
+                assert!(read > 0, "the connection has ended");
+                from.take_in(&chunk[..read]);
+            }
+        }
+    };
+    assert_eq!(read.len(), 3 * (8 + LONG));
+    // A rank that joins the next round before it has received the last one violates the protocol.
+    stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
+    let ranks = round(ranks);
+    stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
+    until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
+}
+
+/// An agent that sends a malformed frame loses its ranks; the others stay alive.
+#[test]
+fn agent_with_malformed_frame_loses_its_ranks() {
+    type Wrong = fn(&mut Outgoing);
+    let wrongs: [Wrong; 8] = [
+        |to| to.raw(&[99; 9]),                                 // no kind of frame
+        |to| to.open(2),                                       // out of turn
+        |to| to.open(0),                                       // again
+        |to| (1..10_000).for_each(|channel| to.open(channel)), // too many
+        |to| _ = to.data(1, &[IoSlice::new(b"x")], 1),         // of a channel that is not open
+        |to| to.end(1),                                        // the same
+        |to| to.credit(0, CREDIT),                             // more than the hub has sent
+        |to| (0..2).for_each(|_| _ = to.data(0, &[IoSlice::new(&[255; 70_000])], usize::MAX)), // in the rank's name
+    ];
+    for (number, wrong) in wrongs.into_iter().enumerate() {
+        let job = Job::start(2);
+        let zero = job.join(0);
+        let Ok(Answer::Welcome(mut stream, ..)) = greet(&job.address(), hello(super::wire::AGENT, 2), &job.secret)
+        else {
+            panic!("an agent is refused")
+        };
+        let mut sent = Outgoing::default();
+        let (said, handshake) = hello(1, 2).say(&job.secret).unwrap();
+        sent.open(0);
+        sent.data(0, &[IoSlice::new(&said)], HELLO);
+        sent.write_to(&mut stream).unwrap();
+        let mut answer = [0; 9 + ANSWER];
+        stream.read_exact(&mut answer).unwrap();
+        let answer = answer[9..].try_into().unwrap();
+        let (mut to_hub, _) = super::wire::hear_answer(handshake, answer).unwrap();
+        sent.data(0, &[IoSlice::new(&frame(&mut to_hub, HERE, JOB, &[]))], usize::MAX);
+        wrong(&mut sent);
+        let _ = sent.write_to(&mut stream);
+        until(|| zero.first_death() == Some(1));
+        assert!(died(&zero, 1) && job.hub.connections() == 2, "{number}");
+    }
+}
+
+/// An agent in place of a hub sends a rank more than it has credit for.
+#[test]
+fn hub_that_exceeds_credit_is_left() {
+    let secret = Secret::fresh().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let contact = contact(listener.local_addr().unwrap(), &secret);
+    let host = Uplink::start(contact, 1, vec![0]).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut said = [0; HELLO];
+    stream.read_exact(&mut said).unwrap();
+    let (_, answer, (mut to, _)) = Hello::hear(&said, &secret).unwrap();
+    stream.write_all(&[&answer[..], &frame(&mut to, WELCOME, JOB, &[])].concat()).unwrap();
+    let mut rank = TcpStream::connect(host.address()).unwrap();
+    rank.set_read_timeout(Some(LIMIT)).unwrap();
+    rank.write_all(&hello(0, 1).say(&secret).unwrap().0).unwrap();
+    let mut sent = Outgoing::default();
+    // The rank does not read. The kernel keeps some megabytes for it.
+    for _ in 0..1000 {
+        sent.data(0, &[IoSlice::new(&[7; 64 << 10])], usize::MAX);
+    }
+    within(move || {
+        let mut opened = [0; 9];
+        stream.read_exact(&mut [0; 2 + 10 + 16]).unwrap(); // HERE
+        stream.read_exact(&mut opened).unwrap();
+        while sent.write_to(&mut stream).is_ok() && !sent.is_empty() {}
+        // The agent has closed both connections.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        let _ = rank.read_to_end(&mut rest);
+    });
+}
