@@ -111,10 +111,11 @@ fn stranger_at_an_agent_does_not_reach_the_hub() {
     });
 }
 
-/// The hub keeps the rest of a round for a rank that does not read, beside the credit of the rank's channel.
+/// The hub keeps the rest of a round for a rank that does not read, beyond the credit of the rank's channel and what the
+/// kernel keeps.
 #[test]
 fn rank_that_reads_nothing_delays_no_neighbour() {
-    const LONG: usize = 3 << 20;
+    const LONG: usize = LONGEST as usize;
     let job = Job::start(3);
     let host = job.uplink([0, 1, 2]);
     let ranks = vec![job.join_via(&host, 0), job.join_via(&host, 1)];
@@ -190,34 +191,52 @@ fn agent_with_malformed_frame_loses_its_ranks() {
     }
 }
 
-/// An agent in place of a hub sends a rank more than it has credit for.
-#[test]
-fn hub_that_exceeds_credit_is_left() {
+/// A test in place of a hub, the connection of a host with rank 0 to it, and a rank whose channel is open there.
+fn fake_hub() -> (TcpStream, Uplink, TcpStream) {
     let secret = Secret::fresh().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let contact = contact(listener.local_addr().unwrap(), &secret);
-    let host = Uplink::start(contact, 1, vec![0]).unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
+    let host = Uplink::start(contact(listener.local_addr().unwrap(), &secret), 1, vec![0]).unwrap();
+    let (mut hub, _) = listener.accept().unwrap();
     let mut said = [0; HELLO];
-    stream.read_exact(&mut said).unwrap();
+    hub.read_exact(&mut said).unwrap();
     let (_, answer, (mut to, _)) = Hello::hear(&said, &secret).unwrap();
-    stream.write_all(&[&answer[..], &frame(&mut to, WELCOME, JOB, &[])].concat()).unwrap();
+    hub.write_all(&[&answer[..], &frame(&mut to, WELCOME, JOB, &[])].concat()).unwrap();
     let mut rank = TcpStream::connect(host.address()).unwrap();
-    rank.set_read_timeout(Some(LIMIT)).unwrap();
     rank.write_all(&hello(0, 1).say(&secret).unwrap().0).unwrap();
+    hub.read_exact(&mut [0; 2 + 10 + 16 + 9 + 9 + HELLO]).unwrap(); // HERE, the channel, and the rank's first message
+    (hub, host, rank)
+}
+
+#[test]
+fn hub_that_exceeds_its_credit_is_left() {
+    let (mut hub, _host, mut rank) = fake_hub();
     let mut sent = Outgoing::default();
     // The rank does not read. The kernel keeps some megabytes for it.
     for _ in 0..1000 {
         sent.data(0, &[IoSlice::new(&[7; 64 << 10])], usize::MAX);
     }
     within(move || {
-        let mut opened = [0; 9];
-        stream.read_exact(&mut [0; 2 + 10 + 16]).unwrap(); // HERE
-        stream.read_exact(&mut opened).unwrap();
-        while sent.write_to(&mut stream).is_ok() && !sent.is_empty() {}
+        while sent.write_to(&mut hub).is_ok() && !sent.is_empty() {}
         // The agent has closed both connections.
-        let mut rest = Vec::new();
-        let _ = stream.read_to_end(&mut rest);
-        let _ = rank.read_to_end(&mut rest);
+        let _ = hub.read_to_end(&mut Vec::new());
+        let _ = rank.read_to_end(&mut Vec::new());
     });
+}
+
+/// The kernel keeps some megabytes for either connection.
+#[test]
+fn agent_of_a_hub_that_reads_nothing_keeps_little() {
+    let (_hub, _host, mut rank) = fake_hub();
+    rank.set_nonblocking(true).unwrap();
+    let (chunk, mut written, mut changed) = (vec![7; 1 << 20], 0, Instant::now());
+    while written < 512 << 20 && changed.elapsed() < Duration::from_secs(2) {
+        match rank.write(&chunk) {
+            Ok(more) => (written, changed) = (written + more, Instant::now()),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    assert!(written < 64 << 20, "{written} bytes");
 }
