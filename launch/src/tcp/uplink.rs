@@ -50,8 +50,9 @@ impl Uplink {
         let run = move || {
             let hello = Hello { rank: AGENT, size, process: ProcessId::default() };
             let ended = match contact.reach(hello) {
-                Ok(Answer::Welcome(hub, ..)) => Forwarder::new(hub, contact.secret, size, ranks)
-                    .and_then(|mut forwarder| forwarder.run(&listener, &stop)),
+                Ok(Answer::Welcome(hub, ..)) => {
+                    Forwarder::new(hub, contact.secret, ranks).and_then(|mut forwarder| forwarder.run(&listener, &stop))
+                }
                 Ok(Answer::Refused(_)) => Err(io::Error::other("the hub refused it")),
                 Err(error) => Err(error),
             };
@@ -78,7 +79,6 @@ struct Forwarder {
     incoming: Incoming,
     unsent: Outgoing,
     secret: Secret,
-    size: usize,
     /// In ascending order.
     ranks: Vec<Rank>,
     /// Connections that have not said who they are, in the order of their arrival.
@@ -120,7 +120,7 @@ enum Event {
 }
 
 impl Forwarder {
-    fn new(hub: TcpStream, secret: Secret, size: usize, ranks: Vec<Rank>) -> io::Result<Self> {
+    fn new(hub: TcpStream, secret: Secret, ranks: Vec<Rank>) -> io::Result<Self> {
         hub.set_nonblocking(true)?;
         Ok(Forwarder {
             hub,
@@ -129,7 +129,6 @@ impl Forwarder {
             incoming: Incoming::default(),
             unsent: Outgoing::default(),
             secret,
-            size,
             ranks,
             strangers: VecDeque::new(),
             opened: 0,
@@ -230,7 +229,7 @@ impl Forwarder {
         }
         let Ok(hello) = stranger.received[..].try_into() else { return };
         let known = match Hello::read(hello, &self.secret) {
-            Ok((hello, _)) if hello.size == self.size && self.ranks.binary_search(&hello.rank).is_ok() => Ok(()),
+            Ok((hello, _)) if self.ranks.binary_search(&hello.rank).is_ok() => Ok(()),
             Ok(_) => Err("it is not a rank of this host"),
             Err(why) => Err(why),
         };
