@@ -241,7 +241,7 @@ impl Connections {
 
     fn serve_agent(&mut self, number: u64, events: &mut Vec<Event>) {
         let Some(agent) = self.agents.get_mut(&number) else { return };
-        // It may be writable.
+        // The connection may be writable: an entry makes `send` write what is unsent.
         lock(&self.outbox).entry(number).or_default();
         let received = agent.receive(&mut self.chunk);
         self.traffic.add(received.unwrap_or_default());

@@ -98,6 +98,7 @@ fn expected(size: usize, hosts: usize) -> u64 {
     (size * (of_rank + on_host) + hosts * results) as u64
 }
 
+/// `cargo test --release -p transom-launch --lib tests::traffic -- --nocapture` prints the times.
 #[test]
 fn hub_moves_results_once_for_each_host() {
     for (size, hosts) in [(256, 16), (1024, 64)] {
