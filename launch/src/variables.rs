@@ -10,7 +10,7 @@ pub(crate) use own::removed_for_ranks;
 pub use own::{
     AGENT, BOOTSTRAP, GRACE, HOST, HUB, LOCAL_RANK, LOCAL_SIZE, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE,
 };
-pub use own::{HUB_INTERFACE, HUB_PORTS, SSH, TABLE, VERBOSE};
+pub use own::{HUB_INTERFACE, HUB_PORTS, HUB_VIA, SSH, TABLE, VERBOSE};
 pub use values::{Micros, Seconds, SecondsOrOff};
 
 use std::fmt::Display;

@@ -82,7 +82,7 @@ impl Chosen {
     pub(super) unsafe fn transport(
         &self,
         asked: &transom_channel::Changes,
-    ) -> Result<Option<super::job_provider::Transport>, FabricError> {
+    ) -> Result<Option<super::job_provider::ConfiguredTransport>, FabricError> {
         // SAFETY: caller's contract.
         each!(self, provider => unsafe { JobProvider::transport(provider, asked) })
     }

@@ -57,13 +57,13 @@ pub(crate) trait JobProvider: Mapped {
     ///
     /// # Safety
     /// The contract of [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
-    unsafe fn transport(&self, _: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
+    unsafe fn transport(&self, _: &transom_channel::Changes) -> Result<Option<ConfiguredTransport>, FabricError> {
         Ok(None)
     }
 }
 
 /// The transport of messages, and the configuration that suits it.
-pub(crate) type Transport = (transom_network::Transport, transom_channel::Config);
+pub(crate) type ConfiguredTransport = (transom_network::Transport, transom_channel::Config);
 
 impl JobProvider for Loopback {
     fn probe() -> Result<String, String> {
@@ -143,7 +143,7 @@ impl<N: Network> JobProvider for Far<N> {
         Far::memory_of_host(self)
     }
 
-    unsafe fn transport(&self, asked: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
+    unsafe fn transport(&self, asked: &transom_channel::Changes) -> Result<Option<ConfiguredTransport>, FabricError> {
         // SAFETY: caller's contract.
         unsafe { Far::transport(self, asked) }.map(Some)
     }

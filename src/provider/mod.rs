@@ -52,7 +52,7 @@ pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
 pub(crate) unsafe fn transport(
     provider: &Provider,
     asked: &transom_channel::Changes,
-) -> Result<Option<job_provider::Transport>, FabricError> {
+) -> Result<Option<job_provider::ConfiguredTransport>, FabricError> {
     // SAFETY: caller's contract.
     unsafe { provider.inner().transport(asked) }
 }

@@ -1,19 +1,21 @@
-//! Bytes that the start of a job and a team move through the hub.
+//! Bytes that the start of a job and a team move through the hub, for ranks behind the agents of their hosts.
 
 use super::host::Host;
 use super::*;
-use std::sync::Arc;
+use crate::tcp::Uplink;
 
 /// Bytes through the hub, until the ranks of a job have joined and made a team of them all. Rank `r` is on host
 /// `r % hosts`. The exchanges between are those of a start over TCP: providers, memory of hosts, contacts, listeners.
 fn start_and_team(ranks: usize, hosts: usize) -> u64 {
-    assert!(descriptors::make_room(24 * ranks).is_ok(), "the ranks are threads of this process");
+    assert!(descriptors::make_room(26 * ranks + 70 * hosts).is_ok(), "the ranks are threads of this process");
     let secret = Secret::fresh().unwrap();
     let hub = Hub::start(ranks, secret.clone()).unwrap();
     let addresses = vec![([127, 0, 0, 1], hub.port()).into()];
-    let contact = Arc::new(Contact { addresses, secret });
+    let contact = Contact { addresses, secret };
+    let uplink = |host: usize| Uplink::start(contact.clone(), ranks, (host..ranks).step_by(hosts).collect()).unwrap();
+    let uplinks: Vec<_> = (0..hosts).map(uplink).collect();
     let rank = |rank: Rank| {
-        let contact = contact.clone();
+        let contact = Contact { addresses: vec![uplinks[rank % hosts].address()], ..contact.clone() };
         let run = move || {
             let host = Host::labelled(&format!("node{}", rank % hosts));
             let process = ProcessId::new("host", rank as u32);
@@ -45,6 +47,7 @@ fn start_and_team(ranks: usize, hosts: usize) -> u64 {
     };
     let running: Vec<_> = (0..ranks).map(rank).collect();
     let joined: Vec<_> = running.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert_eq!(hub.connections(), hosts as u64);
     let traffic = hub.traffic();
     drop(joined);
     traffic

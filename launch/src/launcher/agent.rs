@@ -6,7 +6,8 @@
 //!   or stays stopped, it kills all of them.
 //! - The agent does the rest. If the guard is killed, or stays stopped, the agent kills the ranks.
 //!
-//! The agent first reads the job of its host (`host_job.rs`). Then it speaks by records (`records.rs`).
+//! The agent first reads the job of its host (`host_job.rs`). Then it speaks by records (`records.rs`). A thread of it
+//! carries the ranks' connections to the hub, as one connection (`tcp/uplink.rs`).
 
 mod command;
 mod guard;
@@ -19,8 +20,8 @@ pub use guard::guard;
 pub use serve::serve;
 
 /// The line by which a host's `transom` is known to be an agent for this launcher. The number is that of the form of
-/// jobs and records.
-pub const IDENTITY: &str = concat!("transom agent ", env!("CARGO_PKG_VERSION"), " protocol 1");
+/// jobs, records, and the connection to the hub.
+pub const IDENTITY: &str = concat!("transom agent ", env!("CARGO_PKG_VERSION"), " protocol 2");
 
 /// Exit status of the guard, and of the agent, if the ranks were killed.
 const KILLED_RANKS: u8 = 255;

@@ -96,6 +96,7 @@ pub(super) fn answer(received: &[u8]) -> Result<Option<Starter>, String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     /// The answer of a host that has one program at a path with a blank and a quote, and another in PATH.
@@ -131,6 +132,42 @@ mod tests {
         assert_eq!(answered(&agent, &agent), at("/it's there/transom"));
         assert_eq!(answered(other, &agent), at("/bin/transom"));
         assert_eq!(answered("exit 1", other), (Starter::Script, String::new()));
+    }
+
+    /// A user without privileges, and another one.
+    const USER: u32 = 54321;
+    const OTHER: u32 = 54322;
+
+    /// The starter of a host for [`USER`]. The host's `transom` has this owner and mode. It is a copy of `sh`, which
+    /// executes the file `host-agent`: an unreadable script would not run.
+    fn starter_of(owner: u32, mode: u32) -> Starter {
+        let folder = std::env::temp_dir().join(format!("offer-{}-{owner}-{mode:o}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("host-agent"), format!("[ \"$1\" = --identity ] && echo '{IDENTITY}'\n")).unwrap();
+        let program = folder.join("transom");
+        std::fs::copy("/bin/sh", &program).unwrap();
+        std::os::unix::fs::chown(&program, Some(owner), None).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
+        let line = Offer::new(Some(&program)).unwrap().line("a");
+        let mut host = Command::new("/bin/sh");
+        host.arg("-c").arg(String::from_utf8(line).unwrap()).env("PATH", "/usr/bin:/bin").current_dir(&folder);
+        let said = host.uid(USER).gid(USER).stdin(std::process::Stdio::null()).output().unwrap();
+        let first = said.stdout.split_inclusive(|byte| *byte == b'\n').next().unwrap();
+        let starter = answer(first).unwrap().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        starter
+    }
+
+    #[test]
+    fn unreadable_agent_or_one_of_another_user_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("*** NOT RUN: files of other users need root ***");
+        }
+        let uses = |owner, mode| matches!(starter_of(owner, mode), Starter::Agent(_));
+        assert!(uses(USER, 0o755) && uses(0, 0o755));
+        assert!(!uses(OTHER, 0o755), "another user's");
+        assert!(!uses(USER, 0o111) && !uses(0, 0o711), "unreadable");
+        assert!(!uses(0, 0o644), "not executable");
     }
 
     #[test]

@@ -2,13 +2,17 @@
 //! a value in another launcher's key-value store.
 
 use super::hub::Hub;
-use super::wire::{LONG, Secret};
-use crate::variables::{HUB, VariableError};
+use super::wire::{self, Answer, Hello, LONG, Secret};
+use crate::variables::{HUB, HUB_VIA, VariableError};
+use std::io;
 use std::net::{AddrParseError, SocketAddr};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 /// Most addresses passed through another launcher, which limits the length of values.
 const MOST_ADDRESSES: usize = 8;
+/// Longest time to reach the hub.
+pub(super) const REACH_WITHIN: Duration = Duration::from_secs(60);
 
 /// Addresses of the hub, and the secret that authenticates both sides of a connection.
 #[derive(Clone)]
@@ -31,9 +35,29 @@ impl Contact {
         (HUB.name, addresses.join(","))
     }
 
-    /// The addresses in that variable; `None` if it is not set.
+    /// The addresses in that variable, after that of the host's agent if there is one; `None` if it is not set.
     pub fn addresses_from_env() -> Result<Option<Vec<SocketAddr>>, VariableError> {
-        Ok(HUB.get::<Addresses>()?.map(|Addresses(addresses)| addresses))
+        let Some(Addresses(of_hub)) = HUB.get()? else { return Ok(None) };
+        let via: Option<Addresses> = HUB_VIA.get()?;
+        Ok(Some(via.into_iter().flat_map(|Addresses(via)| via).chain(of_hub).collect()))
+    }
+
+    /// Connects to the hub at one of its addresses. Tries them in turn for [`REACH_WITHIN`].
+    pub(super) fn reach(&self, hello: Hello) -> io::Result<Answer> {
+        let until = Instant::now() + REACH_WITHIN;
+        let mut last = io::ErrorKind::AddrNotAvailable.into();
+        for address in self.addresses.iter().cycle().take_while(|_| Instant::now() < until) {
+            match wire::greet(address, hello, &self.secret) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    tracing::debug!(rank = hello.rank, %address, %error, "the hub is not reached");
+                    last = error;
+                    // Avoids spinning when all addresses refuse at once.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+        Err(last)
     }
 
     /// Encodes the secret, then each address as text preceded by its length (one byte).
@@ -59,7 +83,7 @@ impl Contact {
     }
 }
 
-pub(crate) struct Addresses(Vec<SocketAddr>);
+pub(crate) struct Addresses(pub Vec<SocketAddr>);
 
 impl FromStr for Addresses {
     type Err = AddrParseError;

@@ -1,13 +1,13 @@
 //! A rank's handle of the exchange through the hub.
 
 use super::connection::{Connection, Group};
-use super::contact::Contact;
+use super::contact::{Contact, REACH_WITHIN};
 use super::frames::{
     BYE, FAIL, FORM, HOST, JOB, LEAVE, LONGEST, MemberState, PART, PART_OF_HOST, TOO_LONG, body_of_members,
     parse_any_parts, parse_parts,
 };
 use super::hub::Hub;
-use super::wire::{self, Answer, Hello};
+use super::wire::{Answer, Hello};
 use crate::lock::lock;
 use crate::process::ProcessId;
 use crate::random;
@@ -21,8 +21,6 @@ use transom_shm_loopback::messages::ProgressHook;
 use transom_shm_loopback::{Loopback, Meet, Relay};
 use transom_windows::{FabricError, OobExchange};
 
-/// Longest time to reach the hub.
-const REACH_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time after which a rank may join when rank 0, which runs the hub, has joined. All ranks know the contact
 /// before the first joins.
 const JOIN_WITHIN: Duration = REACH_WITHIN.saturating_mul(2);
@@ -87,29 +85,17 @@ impl Tcp {
         contact: &Contact,
         hub: HubAt,
     ) -> Result<Self, JoinError> {
-        let (until, addresses) = (Instant::now() + REACH_WITHIN, &contact.addresses);
-        let mut attempts = addresses.iter().cycle();
-        let mut last = None;
-        let (stream, to_hub, from_hub) = loop {
-            let Some(address) = attempts.next().filter(|_| Instant::now() < until) else {
-                let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
-                let source = last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable));
+        let (stream, to_hub, from_hub) = match contact.reach(Hello { rank, size, process }) {
+            Ok(Answer::Welcome(stream, to_hub, from_hub)) => (stream, to_hub, from_hub),
+            Ok(Answer::Refused(process)) if process == ProcessId::default() => return Err(JoinError::Ended),
+            Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
+            Err(source) => {
+                let shown = contact.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
                 let what = format!(
                     "rank {rank} cannot reach the hub of its job at {shown}; does a firewall block the connection, or has the job \
                      ended?"
                 );
                 return Err(FabricError::System { what, source }.into());
-            };
-            match wire::greet(address, Hello { rank, size, process }, &contact.secret) {
-                Ok(Answer::Welcome(stream, to_hub, from_hub)) => break (stream, to_hub, from_hub),
-                Ok(Answer::Refused(process)) if process == ProcessId::default() => return Err(JoinError::Ended),
-                Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
-                Err(error) => {
-                    tracing::debug!(rank, %address, %error, "the hub is not reached");
-                    last = Some(error);
-                    // Avoids spinning when all addresses refuse at once.
-                    std::thread::sleep(Duration::from_millis(100));
-                }
             }
         };
         tracing::debug!(rank, hub = ?stream.peer_addr(), "joined the hub");

@@ -1,8 +1,12 @@
-//! The hub of a job, its rendezvous server. One thread admits the ranks, sends each round of messages to one member on
+//! The hub of a job, its rendezvous server. Each rank has a connection, or the agent of its host carries those of all ranks
+//! there. One thread admits the ranks, sends each round of messages to one member on
 //! each host once it is complete, and reports which ranks have left or died. Connections that do not know the secret
 //! get no answer. Their number and lifetime are limited, so that they keep no rank out.
 
+mod agent;
+mod connections;
 mod group;
+mod line;
 mod member;
 mod order;
 mod server;
@@ -10,13 +14,14 @@ mod unproven;
 
 use super::wire::Secret;
 use crate::variables::LISTEN_AT;
+use connections::{Connections, Traffic};
 use order::{FirstDeath, Order};
 use server::Server;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -30,8 +35,7 @@ pub(crate) struct Hub {
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
     first_death: FirstDeath,
-    /// Bytes sent to ranks and received from them, without handshakes.
-    traffic: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
 }
 
 impl Hub {
@@ -57,7 +61,7 @@ impl Hub {
 
     /// Most descriptors that a hub of `ranks` ranks has open.
     pub fn descriptors(ranks: usize) -> usize {
-        ranks + Server::DESCRIPTORS
+        ranks + Connections::DESCRIPTORS
     }
 
     /// The addresses at which ranks reach the hub, loopback addresses last.
@@ -85,10 +89,16 @@ impl Hub {
         self.first_death.get()
     }
 
-    /// Bytes sent to ranks and received from them, without handshakes.
+    /// Bytes sent and received on the connections of agents, and on those of ranks without handshakes.
     #[cfg(test)]
     pub fn traffic(&self) -> u64 {
-        self.traffic.load(Relaxed)
+        self.traffic.bytes.load(Relaxed)
+    }
+
+    /// TCP connections that have proved that they know the secret.
+    #[cfg(test)]
+    pub fn connections(&self) -> u64 {
+        self.traffic.connections.load(Relaxed)
     }
 
     /// Waits until all ranks have left or died.
@@ -112,6 +122,7 @@ impl Drop for Hub {
             self.order(Order::Stop);
             let _ = thread.join();
         }
-        tracing::debug!(bytes = self.traffic.load(Relaxed), "the hub has ended");
+        let (bytes, connections) = (self.traffic.bytes.load(Relaxed), self.traffic.connections.load(Relaxed));
+        tracing::debug!(bytes, connections, "the hub has ended");
     }
 }

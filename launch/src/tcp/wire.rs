@@ -9,6 +9,8 @@
 //!                                                                           encrypted under that key, and its tag 16
 //!     rank -> hub   the first frame: HERE; then the hub answers WELCOME or REFUSED
 //! ```
+//! An agent of a host begins in the same way. After WELCOME its connection carries [`channels`](super::channels).
+//!
 //! Each side's first message proves that it knows the secret. A third party can replay a rank's first message but not
 //! its first frame, because the keys of frames depend on the ephemeral keys (`e`) of both sides. Noise counts the
 //! frames of a direction, so that omitted, repeated or reordered frames are detected.
@@ -80,7 +82,11 @@ impl Secret {
     }
 }
 
-/// Identity of a client of the hub: a rank of a job, and its process.
+/// Stands for the rank in the [`Hello`] of an agent, whose connection carries those of ranks
+/// ([`channels`](super::channels)).
+pub(super) const AGENT: Rank = u32::MAX as Rank;
+
+/// Identity of a client of the hub: a rank of a job or [`AGENT`], and its process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub rank: Rank,
@@ -175,18 +181,25 @@ impl Hello {
 
     /// Reads a rank's first message; returns its identity, the hub's answer, and the frames.
     pub fn hear(hello: &[u8; HELLO], secret: &Secret) -> Result<(Self, [u8; ANSWER], Frames), &'static str> {
-        let message = hello.strip_prefix(&VERSION).ok_or("it is not a client of this version of transom")?;
         let broken = |_| "the handshake failed";
-        let mut handshake = builder(secret).and_then(snow::Builder::build_responder).map_err(broken)?;
+        let (hello, mut handshake) = Self::read(hello, secret)?;
+        let mut answer = [0; ANSWER];
+        handshake.write_message(&[], &mut answer).map_err(broken)?;
+        Ok((hello, answer, frames(handshake).map_err(broken)?))
+    }
+
+    /// Reads a rank's first message; returns its identity, and the handshake that continues it.
+    pub fn read(hello: &[u8; HELLO], secret: &Secret) -> Result<(Self, HandshakeState), &'static str> {
+        let message = hello.strip_prefix(&VERSION).ok_or("it is not a client of this version of transom")?;
+        let handshake = builder(secret).and_then(snow::Builder::build_responder);
+        let mut handshake = handshake.map_err(|_| "the handshake failed")?;
         let mut claim = [0; CLAIM];
         let known = handshake.read_message(message, &mut claim).is_ok_and(|len| len == CLAIM);
         let (numbers, process) = known.then(|| claim.split_at(8)).ok_or("it does not know the secret")?;
         let (numbers, _) = numbers.as_chunks::<4>();
         let (rank, size) = (u32::from_le_bytes(numbers[0]) as Rank, u32::from_le_bytes(numbers[1]) as usize);
         let process = ProcessId(process.try_into().map_err(|_| "its hello names no process")?);
-        let mut answer = [0; ANSWER];
-        handshake.write_message(&[], &mut answer).map_err(broken)?;
-        Ok((Hello { rank, size, process }, answer, frames(handshake).map_err(broken)?))
+        Ok((Hello { rank, size, process }, handshake))
     }
 }
 

@@ -22,6 +22,7 @@ pub const TABLE: &[Variable] = &[
     LOCAL_SIZE,
     SHM,
     HUB,
+    HUB_VIA,
     SECRET,
     HOST,
     NESTING,
@@ -141,6 +142,16 @@ pub const HUB: Variable = Variable {
     meaning: "TCP addresses at which the launcher's hub of a multi-host job listens",
     expected: "IP addresses with ports, e.g. `10.0.0.1:40000`, separated by commas",
     default: "a job on this machine",
+    check: readable::<Addresses>,
+};
+
+/// Address at which the agent of a host accepts connections to the hub.
+pub const HUB_VIA: Variable = Variable {
+    name: "TRANSOM_HUB_VIA",
+    set_by: SetBy::Launcher,
+    meaning: "TCP address on this host at which its agent accepts connections to the hub; a rank tries it before those of the hub",
+    expected: "an IP address with a port, e.g. `127.0.0.1:40000`",
+    default: "no agent: the rank connects to the hub itself",
     check: readable::<Addresses>,
 };
 

@@ -46,6 +46,59 @@ fn host_has_two_processes_for_all_its_ranks() {
     assert_eq!(call.end().code, Some(143));
 }
 
+/// Connections of this machine to the job's hub, as a rank sees them.
+fn connections_to_hub() -> usize {
+    let hub = std::env::var("TRANSOM_HUB").unwrap();
+    let port: u16 = hub.rsplit(':').next().unwrap().parse().unwrap();
+    let is_to_hub = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields[2].ends_with(&format!(":{port:04X}")) && fields[3] == "01"
+    };
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines().skip(1)).filter(|line| is_to_hub(line)).count()
+}
+
+#[test]
+fn ranks_of_a_host_share_its_connection_to_the_hub() {
+    let name = "ranks_of_a_host_share_its_connection_to_the_hub";
+    if std::env::var_os(ROLE).is_some() {
+        let world = transom::init().unwrap();
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            println!("connections: {}", connections_to_hub());
+        }
+        return world.barrier().unwrap();
+    }
+    let program = copy(name);
+    let args = [&["a,b", "-n", "6"][..], &program.each_ref().map(String::as_str)].concat();
+    for (agent, connections) in [(env!("CARGO_BIN_EXE_transom"), 2), ("off", 6)] {
+        let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env("TRANSOM_AGENT", agent)).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let said = format!("connections: {connections}");
+        assert!(ended.lines.iter().any(|line| line.contains(&said)), "{agent}: {ended:?}");
+    }
+}
+
+/// The agent runs on, and tells the hub at once.
+#[test]
+fn dead_rank_beside_a_living_one_is_named() {
+    let name = "dead_rank_beside_a_living_one_is_named";
+    if std::env::var_os(ROLE).is_some() {
+        let world = transom::init().unwrap();
+        if world.rank() == 2 {
+            kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
+        }
+        let line = format!("told: {}\n", world.barrier().unwrap_err());
+        return std::io::stdout().write_all(line.as_bytes()).unwrap();
+    }
+    let program = copy(name);
+    let args = [&["a,b", "-n", "4"][..], &program.each_ref().map(String::as_str)].concat();
+    let ended = Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env_remove("TRANSOM_AGENT")).end();
+    let told: Vec<_> = ended.lines.iter().filter(|line| line.contains("told: ")).collect();
+    assert_eq!(told.len(), 3, "{ended:?}");
+    assert!(told.iter().all(|told| told.contains("rank 2")), "{ended:?}");
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum To {
     Agent,

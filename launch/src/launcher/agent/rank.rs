@@ -2,7 +2,8 @@
 
 use crate::launcher::child::{self, Process};
 use crate::launcher::host_job::{HostJob, SearchPath};
-use crate::variables::{self, HUB, SECRET};
+use crate::tcp::{Addresses, Contact, Secret, Uplink};
+use crate::variables::{self, HUB, HUB_VIA, SECRET, SIZE};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group, setsid};
@@ -36,6 +37,8 @@ pub(super) struct Common<'a> {
     path: OsString,
     /// Addresses of the job's hub for ranks of this host.
     hub: String,
+    /// The host's connection to the hub. Without it each rank connects to the hub itself.
+    pub uplink: Option<Uplink>,
 }
 
 impl<'a> Common<'a> {
@@ -48,11 +51,13 @@ impl<'a> Common<'a> {
                 both.collect::<Vec<_>>().join(":".as_ref())
             }
         };
-        let hub = job.ranks[0].1.iter().find(|(name, _)| name == HUB.name).map_or("", |(_, hub)| hub);
+        let hub = hub_from_here(variable(job, HUB.name), std::env::var("SSH_CONNECTION").ok().as_deref());
+        let uplink =
+            connect(job, &hub).inspect_err(|error| tracing::warn!(%error, "each rank connects to the hub itself")).ok();
         let given = Path::new(&job.folder);
         let is_plain = given.components().all(|part| part != Component::ParentDir);
         let folder = if is_plain { None } else { std::env::current_dir().ok() }.unwrap_or_else(|| given.into());
-        Common { job, folder, path, hub: hub_from_here(hub, std::env::var("SSH_CONNECTION").ok().as_deref()) }
+        Common { job, folder, path, hub, uplink }
     }
 
     /// Starts the rank with this index, in this process's folder and a session of its own. Returns the stdin of rank 0,
@@ -66,6 +71,7 @@ impl<'a> Common<'a> {
         variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
         command.envs(self.job.env.iter().map(|(name, value)| (name, value))).env("PATH", &self.path);
         command.envs(variables.iter().map(|(name, value)| (name, value))).env(HUB.name, &self.hub);
+        command.envs(self.uplink.iter().map(|uplink| (HUB_VIA.name, uplink.address().to_string())));
         command.env(SECRET.name, format!("{},{}", std::process::id(), secret.as_raw_fd()));
         let has_input = self.job.input && *rank == 0;
         command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
@@ -94,6 +100,20 @@ impl Drop for RankHere {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }
+}
+
+/// The value of a variable that all ranks of a host have; empty if it is not set.
+fn variable<'j>(job: &'j HostJob, name: &str) -> &'j str {
+    job.ranks[0].1.iter().find(|(set, _)| set == name).map_or("", |(_, value)| value)
+}
+
+/// Begins to connect this host to the hub at these addresses.
+fn connect(job: &HostJob, hub: &str) -> io::Result<Uplink> {
+    let malformed = || io::Error::other("the launcher sent no addresses of the hub, no secret or no number of ranks");
+    let Addresses(addresses) = hub.parse().map_err(|_| malformed())?;
+    let secret = Secret::from_text(&job.secret).ok_or_else(malformed)?;
+    let size = variable(job, SIZE.name).parse().map_err(|_| malformed())?;
+    Uplink::start(Contact { addresses, secret }, size, job.ranks.iter().map(|(rank, _)| *rank).collect())
 }
 
 /// Prepends the address from which `ssh` reached this host, because the hub can be reached there. Skips an address with an

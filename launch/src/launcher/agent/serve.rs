@@ -11,6 +11,7 @@ use crate::launcher::outcome::Status;
 use crate::launcher::queue::{Queue, READ, Stream};
 use crate::launcher::records::{BLOCK, head};
 use crate::process::is_stopped;
+use crate::tcp::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -66,7 +67,8 @@ fn try_serve(host: &str, guard: u32) -> io::Result<u8> {
         io::stderr().write_all(refusal.as_bytes())?;
         return Ok(126);
     }
-    descriptors::make_room(DESCRIPTORS * job.ranks.len() + OTHERS).map_err(|TooFew { need, limit }| {
+    let needed = DESCRIPTORS * job.ranks.len() + Uplink::descriptors(job.ranks.len()) + OTHERS;
+    descriptors::make_room(needed).map_err(|TooFew { need, limit }| {
         let ranks = job.ranks.len();
         io::Error::other(format!(
             "host {host}: {ranks} ranks need {need} open files, but the limit is {limit}; raise it (`ulimit -n`), or start \
@@ -83,7 +85,8 @@ fn try_serve(host: &str, guard: u32) -> io::Result<u8> {
         buffer: vec![0; READ],
         ending: None,
     };
-    agent.start(&job)?;
+    // The ranks' connections to the hub end with it.
+    let _uplink = agent.start(&job)?;
     agent.run()
 }
 
@@ -155,7 +158,8 @@ enum Event {
 }
 
 impl Agent<'_> {
-    fn start(&mut self, job: &HostJob) -> io::Result<()> {
+    /// Starts the ranks. Returns the host's connection to the hub.
+    fn start(&mut self, job: &HostJob) -> io::Result<Option<Uplink>> {
         let (common, count) = (Common::new(job), job.ranks.len());
         let processors = binding::here(job.bind_to, count);
         for (number, (rank, _)) in job.ranks.iter().enumerate() {
@@ -175,7 +179,7 @@ impl Agent<'_> {
                 Err(error) => self.report_unstarted(*rank, job, &error),
             }
         }
-        Ok(())
+        Ok(common.uplink)
     }
 
     /// Reports a rank that could not be started as one that has said why and exited, with the status by which shells

@@ -1,20 +1,20 @@
 //! The hub's side of the connection of a rank that has joined: frames received and frames to be sent.
 
+use super::connections::Traffic;
+use super::line::Line;
 use crate::tcp::frames::{GATHERED, LONGEST};
 use crate::tcp::silence::Silence;
 use crate::tcp::wire::{Body, Frame, Opener, Sealer};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most pieces written in one system call.
 const AT_ONCE: usize = 16;
 
 /// A rank that has joined and not left.
 pub(super) struct Member {
-    pub stream: TcpStream,
+    pub line: Line,
     to: Sealer,
     from: Opener,
     unsent: VecDeque<Piece>,
@@ -22,11 +22,10 @@ pub(super) struct Member {
     sent: usize,
     /// The connection is closed once everything is sent.
     pub leaving: bool,
-    /// `unsent` is not empty, and the server polls the connection for writability.
+    /// `unsent` is not empty. The server polls the connection for writability, or the rank's agent grants credit.
     pub awaits_room: bool,
-    pub silence: Silence,
-    /// Bytes that the hub has sent to ranks and received from them.
-    traffic: Arc<AtomicU64>,
+    silence: Silence,
+    traffic: Arc<Traffic>,
 }
 
 /// Bytes to be sent. All members share the buffer of a round.
@@ -37,9 +36,9 @@ struct Piece {
 }
 
 impl Member {
-    pub fn new(stream: TcpStream, to: Sealer, from: Opener, traffic: Arc<AtomicU64>) -> Self {
+    pub fn new(line: Line, to: Sealer, from: Opener, traffic: Arc<Traffic>) -> Self {
         let (unsent, silence) = (VecDeque::new(), Silence::default());
-        Member { stream, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence, traffic }
+        Member { line, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence, traffic }
     }
 
     /// Queues a frame.
@@ -65,10 +64,10 @@ impl Member {
                 *slice = IoSlice::new(&piece.bytes);
             }
             slices[0].advance(self.sent);
-            match self.stream.write_vectored(&slices[..self.unsent.len().min(AT_ONCE)]) {
+            match self.line.write_vectored(&slices[..self.unsent.len().min(AT_ONCE)]) {
                 Ok(written) => {
                     self.sent += written;
-                    self.traffic.fetch_add(written as u64, Relaxed);
+                    self.count(written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -80,23 +79,35 @@ impl Member {
             }
         }
         if self.leaving {
-            self.stream.shutdown(Shutdown::Write)?;
+            self.line.end()?;
         }
         Ok(true)
     }
 
     /// Reads once without blocking; returns false once the connection has ended.
     pub fn receive(&mut self, chunk: &mut [u8]) -> bool {
-        match self.stream.read(chunk) {
+        match self.line.read(chunk) {
             Ok(0) => return false,
             Ok(read) => {
-                self.traffic.fetch_add(read as u64, Relaxed);
+                self.count(read);
                 self.from.take_in(&chunk[..read]);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => return false,
         }
         true
+    }
+
+    /// Counts bytes of a connection of its own. Those of an agent are counted there.
+    fn count(&self, bytes: usize) {
+        if self.line.own().is_some() {
+            self.traffic.add(bytes);
+        }
+    }
+
+    /// Returns whether the rank's host has vanished, if the connection is its own.
+    pub fn has_vanished(&mut self) -> bool {
+        self.line.own().is_some_and(|stream| self.silence.is_final(stream))
     }
 
     /// The next complete frame received.

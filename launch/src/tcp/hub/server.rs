@@ -1,10 +1,11 @@
 //! The event loop of the hub's thread. The cost of one turn depends on the number of events, not of ranks. Everything
 //! sent to a rank in one turn takes one system call.
 
+use super::connections::{Connections, Event, Traffic};
 use super::group::Group;
 use super::member::Member;
 use super::order::{FirstDeath, Order};
-use super::unproven::{Proven, Unproven};
+use super::unproven::Proven;
 use crate::process::ProcessId;
 use crate::tcp::frames::{
     ASK, BYE, FAIL, FORM, GATHERED, GONE, HOST, JOB, LEAVE, LONGEST, LONGEST_HOST, MemberState, PART, PART_OF_HOST,
@@ -12,48 +13,23 @@ use crate::tcp::frames::{
 };
 use crate::tcp::silence;
 use crate::tcp::wire::{Body, Frame, Secret};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// Time for a connection to prove that it knows the secret.
-const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Most unproven connections. A further one replaces the oldest.
-const MOST_UNPROVEN: usize = 256;
-/// Length of the listen queue: all ranks may connect at once.
-const BACKLOG: i32 = 4096;
-/// Pause in accepting connections after an error, such as the lack of descriptors.
-const REST: Duration = Duration::from_millis(100);
 /// Longest delay before the others are notified that a rank has left, so that one notice covers many ranks when all
 /// leave at once. Deaths are reported without delay.
 const TELL_WITHIN: Duration = Duration::from_millis(10);
-/// Most events per turn.
-const EVENTS: usize = 256;
-
-/// Event numbers: these two, a rank, or an unproven connection from [`UNPROVEN`] up.
-const ORDERS: u64 = u64::MAX;
-const LISTENER: u64 = u64::MAX - 1;
-const UNPROVEN: u64 = 1 << 32;
 
 pub(super) struct Server {
-    secret: Secret,
-    listener: TcpListener,
+    connections: Connections,
     woken: UnixStream,
     orders: Receiver<Order>,
-    /// Polls for connections that are readable or writable.
-    epoll: OwnedFd,
-    /// Unproven connections by number, which increases with time.
-    unproven: BTreeMap<u64, Unproven>,
-    accepted: u64,
     ranks: Vec<RankSlot>,
     /// Number of ranks that are connected or may still join.
     awaited: usize,
@@ -65,16 +41,13 @@ pub(super) struct Server {
     tell_at: Option<Instant>,
     /// Ranks with bytes to send in this turn.
     to_send: Vec<Rank>,
-    /// Time until which no connection is accepted, after accepting failed.
-    rest: Option<Instant>,
     /// Time after which ranks that have not joined count as dead.
     all_by: Option<Instant>,
     /// Time of the next check for hosts that vanished.
     look: Instant,
     stop_after_all: bool,
     first_death: FirstDeath,
-    /// Bytes sent to ranks and received from them, without handshakes.
-    traffic: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
     chunk: Vec<u8>,
 }
 
@@ -91,9 +64,6 @@ struct RankSlot {
 }
 
 impl Server {
-    /// Descriptors beyond those of ranks.
-    pub const DESCRIPTORS: usize = MOST_UNPROVEN + 4;
-
     pub fn new(
         size: usize,
         secret: Secret,
@@ -102,49 +72,35 @@ impl Server {
         orders: Receiver<Order>,
         first_death: FirstDeath,
     ) -> io::Result<Self> {
-        rustix::net::listen(&listener, BACKLOG)?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &woken, EventData::new_u64(ORDERS), EventFlags::IN)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let traffic = Arc::new(Traffic::default());
         Ok(Server {
-            secret,
-            listener,
+            connections: Connections::new(size, secret, listener, &woken, traffic.clone())?,
             woken,
             orders,
-            epoll,
-            unproven: BTreeMap::new(),
-            accepted: UNPROVEN,
             ranks: (0..size).map(|_| RankSlot::default()).collect(),
             awaited: size,
             groups: HashMap::from([(JOB, Group::new((0..size).collect()))]),
             with_news: Vec::new(),
             tell_at: None,
             to_send: Vec::new(),
-            rest: None,
             all_by: None,
             look: Instant::now() + silence::LOOK,
             stop_after_all: false,
             first_death,
-            traffic: Arc::default(),
+            traffic,
             chunk: vec![0; 64 << 10],
         })
     }
 
-    /// Counts the bytes sent to ranks and received from them, without handshakes.
-    pub fn traffic(&self) -> Arc<AtomicU64> {
+    pub fn traffic(&self) -> Arc<Traffic> {
         self.traffic.clone()
     }
 
     pub fn run(&mut self) -> io::Result<()> {
         while !self.stop_after_all || self.awaited > 0 {
-            for event in self.sleep()? {
-                match event {
-                    ORDERS => while let Ok(1..) = self.woken.read(&mut [0; 64]) {},
-                    LISTENER => self.accept()?,
-                    number @ UNPROVEN.. => self.step_unproven(number)?,
-                    rank => self.serve(rank as Rank)?,
-                }
-            }
+            let times = [self.all_by, self.tell_at, Some(self.look)];
+            let events = self.connections.sleep(times)?;
+            self.handle(events)?;
             while let Ok(order) = self.orders.try_recv() {
                 match order {
                     Order::Stop => return Ok(()),
@@ -160,17 +116,15 @@ impl Server {
         Ok(())
     }
 
-    fn sleep(&self) -> io::Result<Vec<u64>> {
-        // The oldest connection expires first.
-        let unproven = self.unproven.values().next().map(|connection| connection.until);
-        let next = [unproven, self.rest, self.all_by, self.tell_at, Some(self.look)].into_iter().flatten().min();
-        let left = next.and_then(|next| Timespec::try_from(next.saturating_duration_since(Instant::now())).ok());
-        let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), left.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+    fn handle(&mut self, events: Vec<Event>) -> io::Result<()> {
+        for event in events {
+            match event {
+                Event::Orders => while let Ok(1..) = self.woken.read(&mut [0; 64]) {},
+                Event::Proven(proven) => self.admit(proven)?,
+                Event::Ready(rank) => self.serve(rank)?,
+            }
         }
-        Ok(events.into_iter().map(|event| event.data.u64()).collect())
+        Ok(())
     }
 
     fn keep_time(&mut self) -> io::Result<()> {
@@ -179,76 +133,25 @@ impl Server {
             self.all_by = None;
             (0..self.ranks.len()).for_each(|rank| self.ended(rank, false));
         }
-        if self.rest.is_some_and(|rest| rest <= now) {
-            self.rest = None;
-            self.watch(&self.listener, LISTENER, EventFlags::IN)?;
-        }
-        self.unproven.retain(|_, connection| connection.until > now);
+        self.connections.keep_time(now)?;
         if self.look <= now {
             self.look = now + silence::LOOK;
             for rank in 0..self.ranks.len() {
                 let member = self.ranks[rank].member.as_mut();
-                if member.is_some_and(|member| member.silence.is_final(&member.stream)) {
+                if member.is_some_and(Member::has_vanished) {
                     tracing::error!(rank, "the host of a rank does not answer");
                     self.lose(rank);
                 }
             }
+            let events = self.connections.look();
+            self.handle(events)?;
         }
         Ok(())
     }
 
-    /// Changes the events for which a descriptor is polled.
-    fn watch(&self, fd: impl AsFd, number: u64, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(number), flags)?)
-    }
-
-    fn accept(&mut self) -> io::Result<()> {
-        // The limit lets ranks that connected earlier prove themselves in between.
-        for _ in 0..MOST_UNPROVEN / 4 {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "the hub cannot accept a connection now; it retries");
-                    self.rest = Some(Instant::now() + REST);
-                    return self.watch(&self.listener, LISTENER, EventFlags::empty());
-                }
-            };
-            if silence::prepare(&stream).and_then(|()| stream.set_nonblocking(true)).is_err() {
-                continue;
-            }
-            if self.unproven.len() >= MOST_UNPROVEN {
-                self.unproven.pop_first();
-            }
-            self.accepted += 1;
-            epoll::add(&self.epoll, &stream, EventData::new_u64(self.accepted), EventFlags::IN)?;
-            self.unproven.insert(self.accepted, Unproven::new(stream, Instant::now() + PROVE_WITHIN));
-        }
-        Ok(())
-    }
-
-    /// Reads from an unproven connection, which stays unproven, becomes a rank's, or is closed.
-    fn step_unproven(&mut self, number: u64) -> io::Result<()> {
-        // An earlier event of this turn may have closed it.
-        let Some(connection) = self.unproven.get_mut(&number) else { return Ok(()) };
-        match connection.step(&self.secret, self.ranks.len()) {
-            Ok(false) => return Ok(()),
-            Ok(true) => {}
-            Err(why) => {
-                let from = connection.stream.peer_addr().map_or("?".into(), |from| from.to_string());
-                tracing::warn!(from, why, "a connection to the hub was closed");
-                self.unproven.remove(&number);
-                return Ok(());
-            }
-        }
-        let proven = self.unproven.remove(&number).and_then(Unproven::into_proven);
-        proven.map_or(Ok(()), |proven| self.admit(proven))
-    }
-
-    fn admit(&mut self, Proven { stream, hello, to, from }: Proven) -> io::Result<()> {
+    fn admit(&mut self, Proven { line, hello, to, from }: Proven) -> io::Result<()> {
         let (rank, process) = (hello.rank, Body::new(hello.process.0.to_vec())?);
-        let mut member = Member::new(stream, to, from, self.traffic.clone());
+        let mut member = Member::new(line, to, from, self.traffic.clone());
         if let Some(other) = self.ranks[rank].taken {
             tracing::warn!(rank, "a rank joins a second time, or after its process ended; refused");
             member.tell(REFUSED, JOB, &Body::new(other.0.to_vec())?);
@@ -256,25 +159,30 @@ impl Server {
             return Ok(());
         }
         tracing::debug!(rank, "a rank has joined the hub");
-        self.watch(&member.stream, rank as u64, EventFlags::IN)?;
+        self.connections.poll_rank(&member.line, rank, false)?;
         self.ranks[rank] =
             RankSlot { member: Some(member), taken: Some(hello.process), host: None, asked_by: BTreeSet::new() };
         self.tell(rank, WELCOME, JOB, &process);
         self.send_gone(rank, JOB)?;
-        // Frames sent right after the handshake are already buffered; no event reports them.
+        // Frames received with the last of the handshake are already buffered; no event reports them.
         self.take_frames(rank)
     }
 
     /// Reads and writes as much as possible without blocking.
     fn serve(&mut self, rank: Rank) -> io::Result<()> {
-        let Some(member) = &mut self.ranks[rank].member else { return Ok(()) };
-        if member.awaits_room {
-            self.to_send.push(rank);
-        }
-        let goes_on = member.receive(&mut self.chunk);
-        self.take_frames(rank)?;
-        if !goes_on {
-            self.lose(rank);
+        while let Some(member) = &mut self.ranks[rank].member {
+            if member.awaits_room {
+                self.to_send.push(rank);
+            }
+            let goes_on = member.receive(&mut self.chunk);
+            self.take_frames(rank)?;
+            if !goes_on {
+                self.lose(rank);
+            }
+            // A channel is not polled for the rest.
+            if !self.ranks[rank].member.as_ref().is_some_and(|member| member.line.is_readable()) {
+                break;
+            }
         }
         Ok(())
     }
@@ -489,11 +397,9 @@ impl Server {
             let awaits_room = !member.send().unwrap_or(true);
             if member.awaits_room != awaits_room {
                 member.awaits_room = awaits_room;
-                let out = if awaits_room { EventFlags::OUT } else { EventFlags::empty() };
-                let member = self.ranks[rank].member.as_ref();
-                member.map_or(Ok(()), |member| self.watch(&member.stream, rank as u64, EventFlags::IN | out))?;
+                self.connections.poll_rank(&member.line, rank, awaits_room)?;
             }
         }
-        Ok(())
+        self.connections.send()
     }
 }

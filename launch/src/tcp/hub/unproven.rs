@@ -1,13 +1,13 @@
 //! A connection whose other side has not yet proved that it knows the job's secret.
 
+use super::line::Line;
 use crate::tcp::frames::HERE;
-use crate::tcp::wire::{HELLO, Hello, Opener, Sealer, Secret};
+use crate::tcp::wire::{AGENT, HELLO, Hello, Opener, Sealer, Secret};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 pub(super) struct Unproven {
-    pub stream: TcpStream,
+    pub line: Line,
     /// Time at which the connection is closed unless it has proved itself.
     pub until: Instant,
     received: Vec<u8>,
@@ -17,22 +17,22 @@ pub(super) struct Unproven {
 
 /// A connection that has proved itself.
 pub(super) struct Proven {
-    pub stream: TcpStream,
+    pub line: Line,
     pub hello: Hello,
     pub to: Sealer,
     pub from: Opener,
 }
 
 impl Unproven {
-    pub fn new(stream: TcpStream, until: Instant) -> Self {
-        Unproven { stream, until, received: Vec::new(), claim: None }
+    pub fn new(line: Line, until: Instant) -> Self {
+        Unproven { line, until, received: Vec::new(), claim: None }
     }
 
     /// Reads without blocking; returns whether the connection has proved itself now.
     pub fn step(&mut self, secret: &Secret, size: usize) -> Result<bool, &'static str> {
         let mut chunk = [0; HELLO];
         let most = HELLO - self.received.len();
-        let read = match self.stream.read(&mut chunk[..most]) {
+        let read = match self.line.read(&mut chunk[..most]) {
             Ok(0) => return Err("it ended before it proved knowledge of the secret"),
             Ok(read) => &chunk[..read],
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => &[],
@@ -49,11 +49,12 @@ impl Unproven {
         self.received.extend_from_slice(read);
         let Ok(hello) = self.received[..].try_into() else { return Ok(false) };
         let (hello, answer, (to, from)) = Hello::hear(hello, secret)?;
-        if hello.size != size || hello.rank >= size {
+        let is_agent = hello.rank == AGENT && self.line.own().is_some();
+        if hello.size != size || (hello.rank >= size && !is_agent) {
             return Err("it belongs to a job of another size");
         }
         // The send buffer is empty, so the answer always fits.
-        if self.stream.write(&answer).ok() != Some(answer.len()) {
+        if self.line.write(&answer).ok() != Some(answer.len()) {
             return Err("it accepts no bytes");
         }
         self.received.clear();
@@ -64,6 +65,6 @@ impl Unproven {
     /// Converts a connection for which `step` returned true.
     pub fn into_proven(self) -> Option<Proven> {
         let (hello, to, from) = self.claim?;
-        Some(Proven { stream: self.stream, hello, to, from })
+        Some(Proven { line: self.line, hello, to, from })
     }
 }

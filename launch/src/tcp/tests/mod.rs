@@ -6,10 +6,13 @@ mod members;
 mod networks;
 mod scale;
 mod teams;
+mod traffic;
+mod uplinks;
 
-use super::frames::{ASK, FORM, HOST, JOB, LONGEST, LONGEST_HOST, PART, RUNS, WELCOME};
+use super::frames::{ASK, FORM, GATHERED, HERE, HOST, JOB, LONGEST, LONGEST_HOST, PART, PART_OF_HOST, RUNS, WELCOME};
 use super::wire::{ANSWER, Answer, Body, HELLO, Hello, Opener, Sealer, greet};
 use super::*;
+use crate::descriptors;
 use crate::process::ProcessId;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -48,6 +51,16 @@ impl Job {
 
     fn all(&self) -> Vec<Tcp> {
         (0..self.size).map(|rank| self.join(rank)).collect()
+    }
+
+    /// The connection of a host with these ranks.
+    fn uplink(&self, ranks: impl IntoIterator<Item = Rank>) -> Uplink {
+        Uplink::start(contact(self.address(), &self.secret), self.size, ranks.into_iter().collect()).unwrap()
+    }
+
+    /// Joins through the connection of the rank's host.
+    fn join_via(&self, uplink: &Uplink, rank: Rank) -> Tcp {
+        join(rank, self.size, uplink.address(), &self.secret, HubAt::Launcher)
     }
 
     fn connection(&self) -> TcpStream {
@@ -105,7 +118,11 @@ fn until(mut so: impl FnMut() -> bool) {
 
 /// The connection of a rank without its reading thread.
 fn raw(job: &Job, rank: Rank) -> (TcpStream, Sealer, Opener) {
-    match greet(&job.address(), hello(rank, job.size), &job.secret).unwrap() {
+    raw_at(job.address(), job, rank)
+}
+
+fn raw_at(address: SocketAddr, job: &Job, rank: Rank) -> (TcpStream, Sealer, Opener) {
+    match greet(&address, hello(rank, job.size), &job.secret).unwrap() {
         Answer::Welcome(stream, to, from) => (stream, to, from),
         Answer::Refused(_) => panic!("refused"),
     }

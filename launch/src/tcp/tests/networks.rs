@@ -78,6 +78,27 @@ fn vanished_host_has_died() {
     assert!(matches!(told[1], (1, Err(FabricError::System { .. }))), "{told:?}");
 }
 
+#[test]
+fn all_ranks_of_a_vanished_host_with_an_agent_have_died() {
+    let Some(network) = Network::new().filter(|network| network.run("ip link set lo up")) else { return not_run() };
+    let job = Job::start(3);
+    let zero = job.join(0);
+    let (_uplink, one, two) = network.visit(&job, |job| {
+        let uplink = job.uplink([1, 2]);
+        let [one, two] = [1, 2].map(|rank| job.join_via(&uplink, rank));
+        (uplink, one, two)
+    });
+    let ranks = on_all(vec![zero, one, two], |rank| rank.barrier().map(|()| rank).unwrap());
+    assert_eq!(job.hub.connections(), 2);
+    assert!(network.run("ip link set cable down"));
+    let told = on_all(ranks.clone(), |rank| (rank.rank(), rank.barrier()));
+    assert!(matches!(told[0], (0, Err(FabricError::PeerDied { rank: 1 | 2 }))), "{told:?}");
+    assert!(told[1..].iter().all(|told| matches!(told.1, Err(FabricError::System { .. }))), "{told:?}");
+    let died =
+        |of| matches!(ranks[0].check_peers(Awaited::Rank(of)), Err(FabricError::PeerDied { rank }) if rank == of);
+    until(|| died(1) && died(2));
+}
+
 /// The receive window of the vanished host was full.
 #[test]
 fn vanished_host_with_full_window_has_died() {
