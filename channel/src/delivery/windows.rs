@@ -36,8 +36,10 @@ const MOST: usize = KEPT + 16 * UNDER_WAY;
 const PIECES: u64 = 64;
 /// Fewest pieces of a window that show a rail to be silent if none of them has come.
 const SILENT_FROM: u32 = 8;
-/// Time in ns after which a silent rail is used again.
+/// Time in ns after which a silent rail is used again. It doubles each time that the rail is still silent, up to
+/// [`DOUBLINGS`] times.
 const SILENT: u64 = 1_000_000_000;
+const DOUBLINGS: u32 = 4;
 
 /// Writes between this rank and one peer, in both directions.
 pub(super) struct Writes<M> {
@@ -46,8 +48,10 @@ pub(super) struct Writes<M> {
     /// Grants of the peer, served in order.
     jobs: VecDeque<Job>,
     coming: BTreeMap<u32, Coming>,
-    /// For each rail that is reported to the engine as cut although it is up: the time in ns of that report.
+    /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
     pub silent: [Option<u64>; RAILS],
+    /// For each rail: number of such reports since a piece has come.
+    in_vain: [u32; RAILS],
 }
 
 struct Going<M> {
@@ -116,6 +120,7 @@ impl<M> Default for Writes<M> {
             jobs: VecDeque::new(),
             coming: BTreeMap::new(),
             silent: [None; RAILS],
+            in_vain: [0; RAILS],
         }
     }
 }
@@ -236,7 +241,9 @@ impl<W: Wire> Delivery<W> {
                 open.missing &= !came;
                 open.rounds += 1;
                 let again = wanted & !came;
-                if came == 0 && wanted.count_ones() >= SILENT_FROM {
+                if came != 0 {
+                    self.writes(peer).in_vain[rail] = 0;
+                } else if wanted.count_ones() >= SILENT_FROM {
                     self.leave_silent_rail(Lane { peer, rail });
                 }
                 if again != 0 {
@@ -351,7 +358,9 @@ impl<W: Wire> Delivery<W> {
         let link = self.link(lane.peer);
         let works = |rail: usize| link.up[rail] && link.writes.silent[rail].is_none();
         if works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && works(rail)) {
-            link.writes.silent[lane.rail] = Some(now);
+            let in_vain = &mut link.writes.in_vain[lane.rail];
+            link.writes.silent[lane.rail] = Some(now + (SILENT << *in_vain));
+            *in_vain = (*in_vain + 1).min(DOUBLINGS);
             self.events.push_back(Event::Cut(lane));
         }
     }
@@ -361,7 +370,7 @@ impl<W: Wire> Delivery<W> {
         let now = self.wire.now();
         let Some(link) = self.links.get_mut(&peer) else { return };
         for (rail, silent) in link.writes.silent.iter_mut().enumerate() {
-            if silent.take_if(|since| now >= *since + SILENT).is_some() && link.up[rail] {
+            if silent.take_if(|until| now >= *until).is_some() && link.up[rail] {
                 self.events.push_back(Event::Up(Lane { peer, rail }));
             }
         }

@@ -310,7 +310,7 @@ impl Change for Silent {
     }
 }
 
-/// A rail that brings no pieces is left out of later messages, and tried again once a second.
+/// A rail that brings no pieces is left out of later messages, and tried again after 1 s and 2 s more.
 #[test]
 fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
     const SECOND: u64 = 1_000_000_000;
@@ -320,12 +320,12 @@ fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
         conditions.rails = vec![conditions.rails[0]; 2];
         let config = Config { rings: 0, stripe, ..Config::default() };
         let over = |wire| {
-            let change = Silent { until: 3 * SECOND, done: VecDeque::new(), lost: lost.clone() };
+            let change = Silent { until: 34 * SECOND / 10, done: VecDeque::new(), lost: lost.clone() };
             Delivery::new(Changed { wire, change }, Settings::default())
         };
         let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
         let (mut messages, mut copied) = (0, 0);
-        while sim.now() < 3 * SECOND {
+        while sim.now() < 34 * SECOND / 10 {
             let [sender, receiver] = send(&mut sim, &[MIB; 4]);
             messages += 4;
             assert_eq!((sender.written_bytes, sender.copied_bytes), (messages * MIB as u64, 0));
@@ -336,11 +336,11 @@ fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
             }
             while sim.step().is_some() {}
         }
-        // In 3 s it is tried at most 4 times, with up to 4 windows of each of the messages in flight, twice.
+        // In 3.4 s it is tried at most 3 times, with up to 2 windows of each of 4 messages.
         println!("{stripe:?}: {messages} messages, {} pieces lost, {copied} copied", lost.get());
-        assert!(messages > 80 && lost.get() <= 4 * 2 * 4 * 64, "{messages} messages, {} pieces lost", lost.get());
+        assert!(messages > 80 && lost.get() <= 3 * 4 * 2 * 64, "{messages} messages, {} pieces lost", lost.get());
         let before = sim.traffic(0)[1].moves.requests;
-        for _ in 0..15 {
+        for _ in 0..40 {
             send(&mut sim, &[MIB; 4]);
             (0..2).for_each(|rank| sim.wake(rank, SECOND / 10));
             while sim.step().is_some() {}
