@@ -70,9 +70,9 @@ pub struct Config {
     pub count_windows: bool,
     /// Transport between ranks that share no memory. The same at all ranks.
     pub paths: Paths,
-    /// Number of queues that send datagrams, used in turn.
+    /// Number of queues of each rail that send datagrams, used in turn.
     pub ud_lanes: usize,
-    /// Number of buffers that receive datagrams, for all peers together. Datagrams that find none are lost.
+    /// Number of buffers of each rail that receive datagrams, for all peers together. Datagrams that find none are lost.
     pub ud_buffers: u32,
     /// True if packets to other hosts carry a checksum. They then use no rings, and no message moves in place.
     pub checksum: bool,

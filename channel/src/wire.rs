@@ -274,7 +274,8 @@ pub enum Event<M> {
     Failed(Lane, Why),
     /// The lane passes no more requests, but other lanes may still reach the peer. The engine
     /// [drains](Wire::drain_failed) the requests it posted there. Once both ends have drained, and the lane
-    /// passes requests again, it is `Up`.
+    /// passes requests again, it is `Up`. On a lane of datagrams [`delivery`](crate::delivery) drains and resends; its
+    /// engine uses other lanes.
     Cut(Lane),
     /// The provider has done a bounded part of its work for a peer, and may have more. The engine need only
     /// poll again in its next progress call.
@@ -372,8 +373,8 @@ pub trait Wire {
     /// memory that requests to this peer named.
     fn abort_peer(&mut self, peer: Rank);
 
-    /// Returns true if a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::drain_failed) if there
-    /// are several rails. If not, a failed lane ends with its peer.
+    /// Returns true if a failed connection is [`Cut`](Event::Cut) and its requests are [drained](Self::drain_failed) if
+    /// there are several rails. If not, a failed connection ends with its peer.
     fn fails_over(&self) -> bool {
         false
     }

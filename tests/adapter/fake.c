@@ -26,8 +26,12 @@
  * Each completion queue with a channel appends its vector, as a line, to the file FAKE_ADAPTER/vectors, and each address handle its
  * LID to FAKE_ADAPTER/handles.
  *
- * A datagram of 12 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, and the
- * process that it happens to, 32 bits each. Frames to a former LID are lost.
+ * A datagram of 16 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, the
+ * process that it happens to, and the number of the adapter or ffffffff for all, 32 bits each. Frames to a former LID are lost. A port
+ * is down from IBV_EVENT_PORT_ERR to IBV_EVENT_PORT_ACTIVE: it loses all frames. With bit 16 of the type set, the event is not reported.
+ *
+ * The file FAKE_ADAPTER/datagrams.PID has, for each adapter of a process, the number of datagrams with an immediate value that it has
+ * sent, 64 bits each.
  *
  * One mutex protects all state. A thread per process executes the requests of peers.
  */
@@ -43,6 +47,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -152,6 +157,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_device devices[DEVICES];
 static struct context *contexts;
 static uint64_t subnets[DEVICES];
+static int down[DEVICES];
+static uint64_t *datagrams;
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
@@ -200,7 +207,8 @@ static void gid_of(const struct ibv_device *of, uint8_t *into) {
     }
 }
 
-static uint64_t subnet_of(const struct qp *qp) { return subnets[qp->public.context->device - devices]; }
+static int number_of(const struct qp *qp) { return qp->public.context->device - devices; }
+static uint64_t subnet_of(const struct qp *qp) { return subnets[number_of(qp)]; }
 
 static struct sockaddr_un address_of(int process) {
     struct sockaddr_un name = { .sun_family = AF_UNIX };
@@ -251,7 +259,7 @@ static void say(struct frame frame, const char *bytes) {
         frame.subnet = subnet_of(from);
         frame.dlid = frame.kind == DATAGRAM ? frame.dlid : from->dlid;
     }
-    if (process >= PROCESSES || (deaf && process != self))
+    if (process >= PROCESSES || (deaf && process != self) || (from && down[number_of(from)]))
         return;
     struct peer *peer = &peers[process];
     frame.at = 0;
@@ -520,7 +528,7 @@ static void answered(struct qp *qp, const struct frame *frame, const char *bytes
 
 static void handle(const struct frame *frame, const char *bytes) {
     struct qp *qp = pair_of(frame->to);
-    if (qp && (subnet_of(qp) != frame->subnet || (frame->dlid && frame->dlid != (uint32_t)lid)))
+    if (qp && (subnet_of(qp) != frame->subnet || (frame->dlid && frame->dlid != (uint32_t)lid) || down[number_of(qp)]))
         return;
     int receives = qp && (qp->public.state == IBV_QPS_RTR || qp->public.state == IBV_QPS_RTS);
     if (frame->kind == DATAGRAM) {
@@ -552,8 +560,16 @@ static void happen(const uint32_t *event) {
     pthread_mutex_lock(&mutex);
     if (event[1])
         lid = event[1];
-    for (struct context *each = contexts; each; each = each->next)
-        report(each, (struct ibv_async_event){ .event_type = event[0], .element.port_num = 1 });
+    uint32_t type = event[0] & 0xffff, is_secret = event[0] >> 16;
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        if (event[3] != UINT32_MAX && event[3] != device)
+            continue;
+        if (type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_PORT_ACTIVE)
+            down[device] = type == IBV_EVENT_PORT_ERR;
+        for (struct context *each = contexts; each && !is_secret; each = each->next)
+            if (each->public.device == &devices[device])
+                report(each, (struct ibv_async_event){ .event_type = type, .element.port_num = 1 });
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -589,7 +605,7 @@ static void *serve(void *unused) {
         ssize_t bytes;
         while ((bytes = recv(in_socket, buffer, sizeof buffer, MSG_DONTWAIT)) >= WORD) {
             struct frame frame;
-            if (bytes == 3 * sizeof(uint32_t)) {
+            if (bytes == 4 * sizeof(uint32_t)) {
                 happen((uint32_t *)buffer);
                 continue;
             }
@@ -611,6 +627,15 @@ static int start(void) {
         gid_of(&devices[at], gid);
         memcpy(&subnets[at], gid, sizeof subnets[at]);
     }
+    char name[4096];
+    snprintf(name, sizeof name, "%s/datagrams.%d", getenv("FAKE_ADAPTER"), getpid());
+    int counts = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (counts < 0 || ftruncate(counts, DEVICES * sizeof *datagrams) != 0)
+        return -1;
+    datagrams = mmap(NULL, DEVICES * sizeof *datagrams, PROT_READ | PROT_WRITE, MAP_SHARED, counts, 0);
+    close(counts);
+    if (datagrams == MAP_FAILED)
+        return -1;
     in_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (int process = 0; process < PROCESSES; process++) {
@@ -694,6 +719,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
+            datagrams[number_of(qp)] += wr->opcode == IBV_WR_SEND_WITH_IMM;
             say(frame, (char *)sge.addr);
             if (wr->send_flags & IBV_SEND_SIGNALED)
                 complete(of->send_cq, (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = of->qp_num });

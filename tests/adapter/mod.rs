@@ -5,6 +5,7 @@
 mod name;
 
 use name::{full_name, has_run};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -161,6 +162,19 @@ pub fn verbs(world: &World) -> &Verbs {
     match world.provider().inner() {
         Chosen::Verbs(far) => far.network(),
         _ => panic!("TRANSOM_FABRIC=verbs selected another provider"),
+    }
+}
+
+/// The number that stands for all fake adapters of a process.
+pub const ALL_ADAPTERS: u32 = u32::MAX;
+
+/// Makes an event happen to a fake adapter of this process, with a new LID or 0.
+pub fn happen(event: u32, lid: u32, adapter: u32) {
+    let bytes = [event, lid, std::process::id(), adapter].map(u32::to_ne_bytes).concat();
+    let socket = UnixDatagram::unbound().unwrap();
+    for entry in std::fs::read_dir(std::env::var("FAKE_ADAPTER").unwrap()).unwrap() {
+        // Some files are no sockets.
+        let _ = socket.send_to(&bytes, entry.unwrap().path());
     }
 }
 

@@ -8,6 +8,7 @@ mod adapters;
 mod costs;
 mod costs_collectives;
 mod costs_messages;
+mod datagram_rails;
 mod failures;
 mod host_peers;
 mod large;

@@ -1,21 +1,10 @@
 //! Ports that get another address during a job, on fake adapters: frames to a former LID are lost.
 
 use crate::adapter::*;
-use std::os::unix::net::UnixDatagram;
 use transom::Window;
 
 /// The event, as libibverbs numbers it.
 const LID_CHANGE: u32 = 11;
-
-/// Makes an event happen to this process's adapters, with a new LID or 0.
-fn happen(event: u32, lid: u32) {
-    let bytes = [event, lid, std::process::id()].map(u32::to_ne_bytes).concat();
-    let socket = UnixDatagram::unbound().unwrap();
-    for entry in std::fs::read_dir(std::env::var("FAKE_ADAPTER").unwrap()).unwrap() {
-        // Some files are no sockets.
-        let _ = socket.send_to(&bytes, entry.unwrap().path());
-    }
-}
 
 /// A word of `rank` becomes `value`.
 fn put(window: &mut Window<u64>, rank: usize, value: u64) {
@@ -37,7 +26,7 @@ fn moved_port_is_announced_and_reached() {
         }
         meet(&world).unwrap();
         if me == 1 {
-            happen(LID_CHANGE, 7);
+            happen(LID_CHANGE, 7, ALL_ADAPTERS);
         }
         meet(&world).unwrap();
         if me == 0 {

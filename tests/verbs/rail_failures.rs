@@ -295,6 +295,52 @@ fn messages_continue_without_failed_rails() {
     meet(&world).unwrap();
 }
 
+/// A rail of datagrams loses all packets of this host for a while, under load, and later its link is down. Messages go on
+/// by the other rail, and by both after each return. The rail is cut as above.
+#[test]
+fn datagrams_continue_without_a_failed_rail() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || links().is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(55 + world.rank() as u64), 0);
+    let sent = || -> u64 {
+        let bytes = std::fs::read_to_string(format!("/sys/class/net/{LINK}/statistics/tx_bytes")).unwrap();
+        bytes.trim().parse().unwrap()
+    };
+    // Rounds, and the bytes per second that this host sends on the link. Dropped packets do not count.
+    let mut rounds = |seconds: u64| {
+        let (before, began) = (sent(), Instant::now());
+        let rounds = exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
+        (rounds, ((sent() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
+    };
+    let cut_here = |command: &str| {
+        if world.rank() == 0 {
+            shell(command);
+        }
+    };
+    rounds(4);
+    let quiet = rounds(6);
+    println!("| rank {} | {}, {} bytes/s on {LINK} |", world.rank(), quiet.0, quiet.1);
+    for (fails, returns) in [
+        ("tc qdisc replace dev rail1 root netem loss 100%", "tc qdisc del dev rail1 root"),
+        ("ip link set rail1 down", "ip link set rail1 up"),
+    ] {
+        cut_here(fails);
+        rounds(5);
+        let without = rounds(10);
+        cut_here(returns);
+        rounds(5);
+        let again = rounds(6);
+        println!("| rank {} | {fails}: {}, {} | {}, {} |", world.rank(), without.0, without.1, again.0, again.1);
+        assert!(without.1 < quiet.1 / 2, "{} bytes/s by a failed rail, {} before", without.1, quiet.1);
+        assert!(again.1 > quiet.1 / 4, "{} bytes/s after the return, {} before", again.1, quiet.1);
+    }
+    assert_eq!(verbs(&world).queue_pairs().to_others, 0);
+    meet(&world).unwrap();
+}
+
 /// Makes rails lose this host's packets for a second, repeatedly, each at its own times, while `act` runs.
 fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) -> R {
     let (ends, rank) = (&AtomicBool::new(false), world.rank() as u64);

@@ -123,10 +123,10 @@
 //! of peers. Sending takes another 264 KiB. Puts into rings and pipes that exceed a buffer take 512 KiB (a pipe's
 //! chunks have 16 KiB). Both are registered at first need. The most active peers have rings besides.
 //!
-//! Messages sent as datagrams (`TRANSOM_MESSAGES=paths=ud`) arrive in 1,024 buffers of one MTU plus 64 bytes, and leave
-//! from 64 buffers of one MTU per sending queue pair. With an MTU of 1,024 that is 1.3 MiB from the start, plus an
-//! address handle per peer. Zero-copy reception adds at most 16 queue pairs with 64 receives and one with 256 sends,
-//! from its first use on.
+//! Messages sent as datagrams (`TRANSOM_MESSAGES=paths=ud`) arrive, on each rail, in 1,024 buffers of one MTU plus 64
+//! bytes. They leave from 64 buffers of one MTU per sending queue pair. With an MTU of 1,024 that is 1.3 MiB per rail from
+//! the start, plus an address handle per peer. Zero-copy reception adds at most 16 queue pairs with 64 receives and one
+//! with 256 sends per rail, from its first use on.
 //!
 //! Large puts and gets access the program's memory in place, in requests of 1 MiB. A table by address holds this rank's
 //! registrations of windows and of buffers (`transom::World::buffer`) as long as their owner has the memory. Other

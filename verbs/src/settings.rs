@@ -66,6 +66,17 @@ impl Default for Division {
     }
 }
 
+/// Number of rails, the first ones, that carry messages as datagrams in a job of `rails` rails. With connections too, each
+/// of them is one more rail of messages.
+pub(super) fn datagram_rails(paths: Paths, rails: usize) -> usize {
+    match paths {
+        Paths::Connections => 0,
+        Paths::Datagrams => rails,
+        // At least one, so that an excess of connections is reported.
+        Paths::Both => rails.min(RAILS.saturating_sub(rails).max(1)),
+    }
+}
+
 impl Settings {
     /// Reads the variables, and takes the settings of messages from `messages`.
     pub fn from_env(messages: &Config) -> Result<Self, VariableError> {
@@ -100,12 +111,10 @@ impl Settings {
         Settings { place, ..self.clone() }
     }
 
-    /// The largest number of rails. Messages as datagrams use the first rail only. With datagrams alone it is the only
-    /// one; with connections too, the datagrams count as one rail.
+    /// The largest number of rails. With connections and datagrams, one rail of messages remains for datagrams.
     pub fn most_rails(&self) -> usize {
         match self.paths {
-            Paths::Connections => RAILS,
-            Paths::Datagrams => 1,
+            Paths::Connections | Paths::Datagrams => RAILS,
             Paths::Both => RAILS - 1,
         }
     }
@@ -120,6 +129,14 @@ impl Settings {
 mod tests {
     use super::*;
     use crate::values::place;
+
+    #[test]
+    fn datagrams_use_the_rails_that_connections_leave() {
+        let of = |paths| [1, 2, 3, 4].map(|rails| datagram_rails(paths, rails));
+        assert_eq!(of(Paths::Connections), [0; 4]);
+        assert_eq!(of(Paths::Datagrams), [1, 2, 3, 4]);
+        assert_eq!(of(Paths::Both), [1, 2, 1, 1]);
+    }
 
     /// Common settings apply to rails that do not name their own.
     #[test]

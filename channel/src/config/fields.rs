@@ -265,13 +265,13 @@ pub const FIELDS: &[Field] = &[
         "yes: connections made by windows and pipes count towards `connections`",
         "yes or no"
     ),
-    row!("ud_lanes", ud_lanes, "number of queue pairs that send datagrams in turn", "1 to 16", |config| {
+    row!("ud_lanes", ud_lanes, "number of queue pairs of each rail that send datagrams in turn", "1 to 16", |config| {
         (1..=16).contains(&config.ud_lanes)
     }),
     row!(
         "ud_buffers",
         ud_buffers,
-        "number of buffers of a rank that receive datagrams, of one MTU each; as many as the adapter has, if those are fewer",
+        "number of buffers of each rail that receive datagrams, of one MTU each; as many as the adapter has, if those are fewer",
         "64 to 16384",
         |config| (64..=16_384).contains(&config.ud_buffers)
     ),

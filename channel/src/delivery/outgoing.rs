@@ -134,6 +134,11 @@ impl<P> Outgoing<P> {
         Some((number, self.sendings + 1, &kept.packet))
     }
 
+    /// Rail of the last transmission of a packet; `None` before its first.
+    pub fn last_rail(&self, number: u64) -> Option<usize> {
+        self.at(number)?.sent.map(|sent| sent.rail)
+    }
+
     /// Records that no rail accepts the next packet. A rail whose sends never complete accepts none for good, so the time
     /// counts towards [`Expired::Unreachable`].
     pub fn refused(&mut self, now: u64) {

@@ -9,6 +9,8 @@ pub(super) struct Packet<M> {
     /// Checksum of head and body, if checksums are enabled.
     pub checksum: Option<u32>,
     pub is_note: bool,
+    /// Rail of the first transmission, if it is up.
+    pub rail: usize,
 }
 
 enum Body<M> {
@@ -20,6 +22,7 @@ impl<M: WireMemory> Packet<M> {
     /// Copies bytes that are borrowed for the call; `None` if memory is exhausted.
     pub fn new<W: Wire<Memory = M>>(
         wire: &mut W,
+        rail: usize,
         head: &[u8],
         body: Data<'_, M>,
         scratch: &mut Vec<u8>,
@@ -48,7 +51,7 @@ impl<M: WireMemory> Packet<M> {
                 Body::Memory(memory, part.length)
             }
         };
-        Some(Packet { head: head.into(), body, checksum, is_note: false })
+        Some(Packet { head: head.into(), body, checksum, is_note: false, rail })
     }
 
     pub fn into_note(self) -> Packet<M> {

@@ -14,14 +14,14 @@ use super::HEADER;
 use super::note::{COPY, Note};
 use super::packet::Packet;
 use super::wire::{Delivery, KEPT};
-use crate::wire::{Busy, Data, Event, Key, Lane, Part, RailKind, Rank, Request, Window, Wire};
+use crate::wire::{Busy, Data, Event, Key, Lane, Part, RAILS, RailKind, Rank, Request, Window, Wire};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most writes in flight in each direction of a pair of ranks.
 const UNDER_WAY: usize = 64;
 /// Most open windows of a write: pieces arrive through one while the other is requested.
 const OPEN: usize = 2;
-/// Most windows open for one peer: it may be stopped, and other peers need windows.
+/// Most windows open for one peer on a rail: the peer may be stopped, and other peers need windows.
 const EACH: usize = 4;
 /// Most unfinished grants of a write: one for each open window, and one for the last piece.
 const GRANTS: u32 = OPEN as u32 + 1;
@@ -34,6 +34,12 @@ const COPIES: usize = KEPT / 2;
 const MOST: usize = KEPT + 16 * UNDER_WAY;
 /// Number of pieces in a window.
 const PIECES: u64 = 64;
+/// Fewest pieces of a window that show a rail to be silent if none of them has come.
+const SILENT_FROM: u32 = 8;
+/// Time in ns after which a silent rail is used again. It doubles each time that the rail is still silent, up to
+/// [`DOUBLINGS`] times.
+const SILENT: u64 = 1_000_000_000;
+const DOUBLINGS: u32 = 4;
 
 /// Writes between this rank and one peer, in both directions.
 pub(super) struct Writes<M> {
@@ -42,6 +48,10 @@ pub(super) struct Writes<M> {
     /// Grants of the peer, served in order.
     jobs: VecDeque<Job>,
     coming: BTreeMap<u32, Coming>,
+    /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
+    pub silent: [Option<u64>; RAILS],
+    /// For each rail: number of such reports since a piece has come.
+    in_vain: [u32; RAILS],
 }
 
 struct Going<M> {
@@ -104,7 +114,14 @@ pub(super) fn is_token(token: u64) -> bool {
 
 impl<M> Default for Writes<M> {
     fn default() -> Writes<M> {
-        Writes { next: 0, going: BTreeMap::new(), jobs: VecDeque::new(), coming: BTreeMap::new() }
+        Writes {
+            next: 0,
+            going: BTreeMap::new(),
+            jobs: VecDeque::new(),
+            coming: BTreeMap::new(),
+            silent: [None; RAILS],
+            in_vain: [0; RAILS],
+        }
     }
 }
 
@@ -138,8 +155,9 @@ impl<W: Wire> Delivery<W> {
         self.links.get_mut(&peer)?.writes.coming.get_mut(&transfer)
     }
 
+    /// Longest datagram of a rail whose data fit into a packet of any other.
     fn longest(&self, rail: usize) -> usize {
-        self.wire.rails(false)[rail].longest
+        self.rails[rail].longest + HEADER
     }
 
     /// Starts a write.
@@ -161,14 +179,14 @@ impl<W: Wire> Delivery<W> {
         let (transfer, length) = (writes.next, from.length as u64);
         writes.next = transfer.wrapping_add(1);
         writes.going.insert(transfer, Going { rail, token, memory, at: from.at, length, left: 0 });
-        self.note(peer, Note::Want { transfer, rail: rail as u8, into, at: at as u64, length }, Data::None);
+        self.note(lane, Note::Want { transfer, rail: rail as u8, into, at: at as u64, length });
         Ok(())
     }
 
-    fn note(&mut self, peer: Rank, note: Note, data: Data<'_, W::Memory>) {
-        let packet = Packet::new(&mut self.wire, &note.encode(), data, &mut self.scratch, false);
-        // Only a copy needs memory.
-        let Some(packet) = packet else { return };
+    /// Sends a message about a write by the rail of the write, behind its pieces.
+    fn note(&mut self, Lane { peer, rail }: Lane, note: Note) {
+        let packet = Packet::new(&mut self.wire, rail, &note.encode(), Data::None, &mut self.scratch, false);
+        let packet = packet.expect("a packet without data needs no memory of the wire");
         self.link(peer).outgoing.push(packet.into_note());
         self.flush(peer, false);
         self.attend(peer);
@@ -223,6 +241,11 @@ impl<W: Wire> Delivery<W> {
                 open.missing &= !came;
                 open.rounds += 1;
                 let again = wanted & !came;
+                if came != 0 {
+                    self.writes(peer).in_vain[rail] = 0;
+                } else if wanted.count_ones() >= SILENT_FROM {
+                    self.leave_silent_rail(Lane { peer, rail });
+                }
                 if again != 0 {
                     self.grant(peer, transfer, window, again);
                 }
@@ -276,7 +299,7 @@ impl<W: Wire> Delivery<W> {
             let windows = coming.length.div_ceil(PIECES * piece) as u32;
             if coming.next == windows && coming.open.is_empty() {
                 self.writes(peer).coming.remove(&transfer);
-                return self.note(peer, Note::Over { transfer }, Data::None);
+                return self.note(Lane { peer, rail }, Note::Over { transfer });
             }
             if coming.next == windows || coming.open.len() == OPEN {
                 return;
@@ -294,17 +317,18 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Grants pieces of a window as datagrams: at once, or when a window is free. After enough rounds it
-    /// grants them as copies.
+    /// Grants pieces of a window as datagrams: at once, or when a window is free. After enough rounds, or on a rail that
+    /// is cut, it grants them as copies.
     fn grant(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {
         let Some(&mut Coming { rail, into, at, ref mut open, .. }) = self.coming(peer, transfer) else { return };
         let Some(rounds) = open.iter().find(|open| open.window == window).map(|open| open.rounds) else { return };
-        if rounds >= ROUNDS {
+        let link = &self.links[&peer];
+        if rounds >= ROUNDS || !link.up[rail] || link.writes.silent[rail].is_some() {
             return self.grant_copies(peer, transfer, window, wanted);
         }
         let piece = piece(self.longest(rail));
         let begins = at as usize + window as usize * PIECES as usize * piece;
-        let (has, window_of) = (self.opened_for(peer), Window { into, at: begins, piece, wanted });
+        let (has, window_of) = (self.opened_for(Lane { peer, rail }), Window { into, at: begins, piece, wanted });
         let opened = (has < EACH).then(|| self.wire.open_window(Lane { peer, rail }, window_of)).flatten();
         match opened {
             Some(key) => {
@@ -318,7 +342,7 @@ impl<W: Wire> Delivery<W> {
                     .filter(|open| open.window == window)
                     .for_each(|open| open.by = Some((key, wanted)));
                 let note = Note::Grant { transfer, window, wanted, piece: piece as u32, to: Some(key) };
-                self.note(peer, note, Data::None);
+                self.note(Lane { peer, rail }, note);
             }
             // The peer's own windows close as its writes proceed; windows of other peers may stay open if
             // those peers are stopped.
@@ -327,9 +351,34 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Number of windows open for a peer.
-    fn opened_for(&mut self, peer: Rank) -> usize {
-        let coming = self.writes(peer).coming.values();
+    /// Reports a rail that has lost all pieces of a window as cut, if another rail works: the engine plans no writes
+    /// there for a while.
+    fn leave_silent_rail(&mut self, lane: Lane) {
+        let now = self.wire.now();
+        let link = self.link(lane.peer);
+        let works = |rail: usize| link.up[rail] && link.writes.silent[rail].is_none();
+        if works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && works(rail)) {
+            let in_vain = &mut link.writes.in_vain[lane.rail];
+            link.writes.silent[lane.rail] = Some(now + (SILENT << *in_vain));
+            *in_vain = (*in_vain + 1).min(DOUBLINGS);
+            self.events.push_back(Event::Cut(lane));
+        }
+    }
+
+    /// Reports silent rails as up again after a while.
+    pub(super) fn use_silent_rails(&mut self, peer: Rank) {
+        let now = self.wire.now();
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        for (rail, silent) in link.writes.silent.iter_mut().enumerate() {
+            if silent.take_if(|until| now >= *until).is_some() && link.up[rail] {
+                self.events.push_back(Event::Up(Lane { peer, rail }));
+            }
+        }
+    }
+
+    /// Number of windows open for a peer on a rail.
+    fn opened_for(&mut self, Lane { peer, rail }: Lane) -> usize {
+        let coming = self.writes(peer).coming.values().filter(|coming| coming.rail == rail);
         coming.flat_map(|coming| &coming.open).filter(|open| open.by.is_some()).count()
     }
 
@@ -337,7 +386,7 @@ impl<W: Wire> Delivery<W> {
         let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { return };
         self.counted.datagram_repairs += u64::from(wanted.count_ones());
         let piece = piece(self.longest(rail)) as u32;
-        self.note(peer, Note::Grant { transfer, window, wanted, piece, to: None }, Data::None);
+        self.note(Lane { peer, rail }, Note::Grant { transfer, window, wanted, piece, to: None });
     }
 
     /// Grants the waiting pieces after windows were closed.
@@ -394,7 +443,8 @@ impl<W: Wire> Delivery<W> {
                         return;
                     }
                     let note = Note::Copy { transfer, window, index: index as u8 };
-                    let packet = Packet::new(&mut self.wire, &note.encode(), Data::Of(from), &mut self.scratch, false);
+                    let (rail, head) = (going.rail, note.encode());
+                    let packet = Packet::new(&mut self.wire, rail, &head, Data::Of(from), &mut self.scratch, false);
                     let Some(packet) = packet else { return };
                     link.outgoing.push(packet.into_note());
                     going.left -= u32::from(is_last);
@@ -421,7 +471,8 @@ impl<W: Wire> Delivery<W> {
     fn sent(&mut self, peer: Rank, transfer: u32, window: u32) {
         if let Some(going) = self.writes(peer).going.get_mut(&transfer) {
             going.left -= 1;
-            self.note(peer, Note::Sent { transfer, window }, Data::None);
+            let rail = going.rail;
+            self.note(Lane { peer, rail }, Note::Sent { transfer, window });
         }
     }
 

@@ -16,10 +16,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// rails of [`RailKind::Datagram`] and `Write`s there are changed; all else is passed to the wire below. With checksums,
 /// `Send`s on connections are changed too, and connections neither read nor write in place.
 ///
-/// All rails to a peer that carry such `Send`s share one sequence, so a packet of a cut connection goes on as a datagram. Each transmission uses the next rail that is up, so if
-/// one is cut the others continue. A rail that silently loses all datagrams is only probed now and then. (The
-/// simulator has several such rails; the provider `verbs` has one.) A `Send` may overtake or follow any other
-/// request on its lane.
+/// All rails to a peer that carry such `Send`s share one sequence, so a packet of a cut connection goes on as a
+/// datagram. The first transmission of a packet uses its lane if that is up, and each further one the next rail, so if
+/// one rail is cut the others continue. A rail that silently loses all datagrams is only probed now and then. A `Send`
+/// may overtake or follow any other request on its lane.
 ///
 /// A `Write` goes in pieces to windows of the peer, where the wire below has windows: its datagram rails then
 /// have [`Rail::write`]. `Write` is not supported with checksums, since pieces have no room for them.
@@ -49,8 +49,8 @@ pub(super) struct Link<M> {
     fails_over: bool,
     /// Time since which all lanes are cut, in ns.
     down: Option<u64>,
-    /// Rail of the next datagram.
-    turn: usize,
+    /// Rail by which the peer's last datagram came. Acknowledgements without a packet take it.
+    came_by: usize,
     is_active: bool,
 }
 
@@ -65,13 +65,12 @@ impl<W: Wire> Delivery<W> {
     /// Wraps a wire whose datagrams are unreliable, provided that some arrive.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
         let covered = |rail: &Rail| covers(rail.kind, settings.checksum);
-        // With checksums any covered rail may take the packets of another.
-        let least = wire.rails(false).iter().filter(|rail| covered(rail)).map(|rail| rail.longest).min();
+        // Any covered rail may take the packets of another.
+        let least = wire.rails(false).iter().filter(|rail| covered(rail)).map(|rail| rail.longest).min().unwrap_or(0);
         let rails = wire.rails(false).iter().map(|rail| match covered(rail) {
             true => {
-                let longest = least.filter(|_| settings.checksum).unwrap_or(rail.longest) - HEADER;
                 let read = rail.read && !settings.checksum;
-                Rail { longest, read, write: rail.write && !settings.checksum, ..*rail }
+                Rail { longest: least - HEADER, read, write: rail.write && !settings.checksum, ..*rail }
             }
             false => *rail,
         });
@@ -108,7 +107,7 @@ impl<W: Wire> Delivery<W> {
             up: [false; RAILS],
             fails_over: false,
             down: None,
-            turn: 0,
+            came_by: 0,
             is_active: false,
         })
     }
@@ -163,6 +162,7 @@ impl<W: Wire> Delivery<W> {
                 return None;
             }
         };
+        link.came_by = lane.rail;
         let is_full = link.incoming.is_full(&self.settings);
         freed.into_iter().for_each(|packet| packet.give(&mut self.wire));
         self.flush(peer, is_full);
@@ -180,6 +180,7 @@ impl<W: Wire> Delivery<W> {
                 }
             }
             Some((Come::New, false)) => {
+                self.use_silent_rails(peer);
                 return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
             }
             Some((Come::Again, _)) => self.counted.old += 1,
@@ -207,19 +208,19 @@ impl<W: Wire> Delivery<W> {
             let whole = HEADER + packet.head.len();
             head[..HEADER].copy_from_slice(&header.encode(packet.checksum));
             head[HEADER..whole].copy_from_slice(&packet.head);
-            let Some(rail) = send(wire, peer, link.rails(now), &head[..whole], packet.body()) else {
+            let first = link.outgoing.last_rail(number).map_or(packet.rail, |lost| lost + 1);
+            let Some(rail) = send(wire, peer, link.rails(first, now), &head[..whole], packet.body()) else {
                 link.outgoing.refused(now);
                 break;
             };
-            link.turn = rail + 1;
             link.outgoing.sent(number, now, rail);
             went = true;
         }
         if acknowledge && !went {
             let header = Header { kind: Kind::Alone, told: link.incoming.acknowledgement(permitted) };
             let checksum = self.settings.checksum.then_some(0);
-            if let Some(rail) = send(wire, peer, link.rails(now), &header.encode(checksum), Data::None) {
-                link.turn = rail + 1;
+            let rails = link.rails(link.came_by, now);
+            if send(wire, peer, rails, &header.encode(checksum), Data::None).is_some() {
                 counted.acknowledgements += 1;
                 went = true;
             }
@@ -251,9 +252,10 @@ impl<W: Wire> Delivery<W> {
         let fails_over_first = !std::mem::replace(&mut link.fails_over, true);
         self.lost_lane(lane);
         if fails_over_first {
-            let others = (0..self.rails.len()).map(|rail| Lane { rail, ..lane });
-            let others: Vec<_> = others.filter(|other| *other != lane && self.covers(*other)).collect();
-            others.into_iter().for_each(|other| self.wire.connect(other));
+            // Datagrams are requested at first contact, and connections to some peers by the engine.
+            let is_alike = |rail: &usize| *rail != lane.rail && self.rails[*rail].kind == self.rails[lane.rail].kind;
+            let others: Vec<_> = (0..self.rails.len()).filter(is_alike).collect();
+            others.into_iter().for_each(|rail| self.wire.connect(Lane { rail, ..lane }));
         }
     }
 
@@ -315,11 +317,11 @@ fn send<W: Wire>(
 }
 
 impl<M> Link<M> {
-    /// Rails that are up, in turn; rails that lose everything come last.
-    fn rails(&self, now: u64) -> impl Iterator<Item = usize> + use<M> {
-        let (up, turn) = (self.up, self.turn);
+    /// Rails that are up, from `first` on in turn; rails that lose everything come last.
+    fn rails(&self, first: usize, now: u64) -> impl Iterator<Item = usize> + use<M> {
+        let up = self.up;
         let trusted: [bool; RAILS] = std::array::from_fn(|rail| self.outgoing.trusts(rail, now));
-        let in_turn = move || (0..RAILS).map(move |rail| (turn + rail) % RAILS).filter(move |rail| up[*rail]);
+        let in_turn = move || (0..RAILS).map(move |rail| (first + rail) % RAILS).filter(move |rail| up[*rail]);
         in_turn().filter(move |rail| trusted[*rail]).chain(in_turn().filter(move |rail| !trusted[*rail]))
     }
 
@@ -367,7 +369,7 @@ impl<W: Wire> Wire for Delivery<W> {
             self.end_writes(peer, link.writes);
         }
         self.active.retain(|active| *active != peer);
-        self.events.retain(|event| !matches!(event, Event::Failed(lane, _) if lane.peer == peer));
+        self.events.retain(|event| event.lane().is_none_or(|lane| lane.peer != peer));
         self.wire.abort_peer(peer);
     }
 
@@ -434,13 +436,9 @@ impl<W: Wire> Wire for Delivery<W> {
         if link.outgoing.kept() >= KEPT {
             return Err(Busy);
         }
-        let packet = Packet::new(&mut self.wire, head, body, &mut self.scratch, self.settings.checksum).ok_or(Busy)?;
         let checksum = self.settings.checksum;
-        let link = self.link(lane.peer);
-        link.outgoing.push(packet);
-        if checksum {
-            link.turn = lane.rail;
-        }
+        let packet = Packet::new(&mut self.wire, lane.rail, head, body, &mut self.scratch, checksum).ok_or(Busy)?;
+        self.link(lane.peer).outgoing.push(packet);
         self.flush(lane.peer, false);
         self.attend(lane.peer);
         Ok(())
@@ -471,12 +469,18 @@ impl<W: Wire> Wire for Delivery<W> {
                     if !self.over.contains(&lane.peer) {
                         let link = self.link(lane.peer);
                         (link.up[lane.rail], link.down) = (true, None);
+                        link.writes.silent[lane.rail] = None;
                         self.attend(lane.peer);
                         return Some(Event::Up(lane));
                     }
                 }
                 Some(Event::Done(token, _)) if windows::is_token(token) => self.gone(token),
-                Some(Event::Cut(lane)) if self.covers(lane) => self.cut(lane),
+                Some(Event::Cut(lane)) if self.covers(lane) => {
+                    self.cut(lane);
+                    if self.is_datagrams(lane) && !self.over.contains(&lane.peer) {
+                        return Some(Event::Cut(lane));
+                    }
+                }
                 event => return event,
             }
         }

@@ -21,12 +21,15 @@ use crate::error::PeerFailure;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
 use crate::striping::Rails;
-use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire, WireMemory};
+use crate::wire::{self, Data, Lane, Left, Part, RailKind, Rank, Why, Wire, WireMemory};
 
 impl<W: Wire> Engine<W> {
     /// Handles a cut rail.
     pub(super) fn cut(&mut self, lane: Lane) {
         let Lane { peer: rank, rail } = lane;
+        if self.routes[self.wire.is_near(rank)].rails[rail].kind == RailKind::Datagram {
+            return self.cut_datagrams(lane);
+        }
         if !self.fails_over(rank) || rail == 0 && self.pipes.has(rank) {
             // There is no other rail, or a pipe is bound to this one.
             return self.fail(rank, Why::Unreachable.into());
@@ -65,6 +68,19 @@ impl<W: Wire> Engine<W> {
             }
         }
         (0..self.rails_to(rank)).for_each(|rail| self.connect(Lane { peer: rank, rail }));
+        self.list(rank);
+    }
+
+    /// Handles a cut rail of datagrams: the wire resends what was posted there. Writes that were not posted move to another
+    /// rail that the memory is registered with, if there is one. The wire takes the others nevertheless.
+    fn cut_datagrams(&mut self, Lane { peer: rank, rail }: Lane) {
+        let Some(peer) = self.peers.get_mut(&rank) else { return };
+        peer.lanes.set_up(rail, false);
+        for mut next in peer.transfers.cut(rail) {
+            next.rail = self.other_rail(rank, &next).unwrap_or(rail);
+            next.any = Rails::default();
+            self.peers.get_mut(&rank).expect("looked up above").transfers.push(next);
+        }
         self.list(rank);
     }
 

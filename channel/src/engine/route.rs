@@ -153,14 +153,15 @@ impl Routes {
         self.peers -= 1;
     }
 
-    /// Rails to connect at the first communication with a peer.
+    /// Rails to connect at the first communication with a peer. Datagrams need no connection, so all of their rails can be
+    /// used at once, also those that only resent packets take.
     pub fn first(&self) -> Vec<usize> {
         let has = |kind: &RailKind| self.rails.iter().any(|rail| rail.kind == *kind);
         let kind = if has(&RailKind::Datagram) { RailKind::Datagram } else { self.connections() };
         let row = &self.rows[kind as usize];
         let of_kind = self.of(kind);
         // Rings need the first rail.
-        of_kind.filter(|rail| *rail == 0 || row.contains(&(*rail as u8))).collect()
+        of_kind.filter(|rail| kind == RailKind::Datagram || *rail == 0 || row.contains(&(*rail as u8))).collect()
     }
 
     /// Kind of the rails that are reliable.

@@ -160,7 +160,9 @@ impl<W: Wire> Engine<W> {
     pub(super) fn hand_over(&mut self, rank: Rank, mut next: Transfer) -> Option<Transfer> {
         let peer = self.peers.get_mut(&rank).expect("looked up above");
         let lane = Lane { peer: rank, rail: next.rail };
-        let Some(key) = next.keys[next.rail].filter(|_| peer.lanes.is_up(next.rail)) else { return Some(next) };
+        let kind = self.routes[peer.near].rails[next.rail].kind;
+        let is_up = peer.lanes.is_up(next.rail) || kind == RailKind::Datagram;
+        let Some(key) = next.keys[next.rail].filter(|_| is_up) else { return Some(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
         let request = self.requests.get_mut(next.id).expect("a request is kept until its transfers have ended");
         let (memory, _) = request.memory().expect("a transfer has memory");
@@ -181,7 +183,6 @@ impl<W: Wire> Engine<W> {
             false => self.counters.read_bytes += next.length,
         }
         let routes = &self.routes[peer.near];
-        let kind = routes.rails[next.rail].kind;
         // A datagram may overtake the write's other datagrams: its FIN is sent when the write is done.
         let in_order = kind != RailKind::Datagram;
         if kind == RailKind::Memory {

@@ -67,6 +67,29 @@ fn checksum_covers_connections() {
     assert!(sim.engine(1).counters().spoiled > 100, "{:?}", sim.engine(1).counters());
 }
 
+/// Only the first of two connections is made before it is cut.
+#[test]
+fn checked_packets_of_a_cut_connection_go_on_by_another() {
+    let rail = Conditions::default().rails[0];
+    let conditions = Conditions { rails: vec![rail; 2], ..Conditions::default() };
+    let settings = Settings { checksum: true, ..Settings::default() };
+    let config = Config { checksum: true, ..config() };
+    let mut sim = Sim::over(9, conditions, vec![config; 2], |wire| Delivery::new(wire, settings)).unwrap();
+    for round in 0..2 {
+        for number in 0..100 {
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 1000), 1000, false);
+        }
+        let receives = Receives::post(&mut sim, 1, 100);
+        (0..2).for_each(|rank| sim.wake(rank, 0));
+        (0..50).for_each(|_| _ = sim.step());
+        sim.cut(0, true);
+        while sim.step().is_some() {}
+        receives.check(&mut sim, 1, 1000);
+        assert!(round > 0 || sim.traffic(0)[0].sends.requests > 0, "the first rail was not used");
+    }
+    assert!(sim.traffic(0)[1].sends.requests >= 100, "{:?}", sim.traffic(0));
+}
+
 #[test]
 fn checked_packets_of_a_cut_connection_go_on_as_datagrams() {
     let mut conditions = conditions(NONE);

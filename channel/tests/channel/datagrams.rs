@@ -351,6 +351,67 @@ fn rail_that_loses_all_packets_is_avoided() {
     assert!((8..100).contains(&lost) && resends >= 8, "{lost} packets lost, {resends} resent");
 }
 
+/// Number of sends by each of three rails from rank 0 to rank 1 and back, for messages with this spread, and of sends by
+/// the first rail that are lost if it is mute.
+fn sends_by_rail(spread: Spread, messages: u64, is_mute: bool) -> ([[u64; 3]; 2], u64) {
+    let lost = Rc::new(RefCell::new(0));
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 3];
+    let over = |wire| {
+        let from = if is_mute { 0 } else { u64::MAX };
+        let change = Mute { rail: 0, from, refuses: false, lost: lost.clone() };
+        Delivery::new(Changed { wire, change }, Settings::default())
+    };
+    let configs = vec![Config { spread, ..config() }; 2];
+    let mut sim = Sim::over(7, conditions, configs, over).unwrap();
+    for number in 0..messages {
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 4000), 4000, false);
+    }
+    let receives = Receives::post(&mut sim, 1, messages);
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    receives.check(&mut sim, 1, 4000);
+    let lost = *lost.borrow();
+    ([0, 1].map(|rank| [0, 1, 2].map(|rail| sim.traffic(rank)[rail].sends.requests)), lost)
+}
+
+/// More messages are sent than may be in flight. Acknowledgements take the rail of the last packet.
+#[test]
+fn packets_keep_to_the_rails_of_their_spread() {
+    let ([there, back], _) = sends_by_rail(Spread::First, 500, false);
+    assert_eq!(([there[1], there[2]], [back[1], back[2]]), ([0; 2], [0; 2]), "{there:?}, {back:?}");
+    assert!(there[0] >= 500 && back[0] > 0, "{there:?}, {back:?}");
+    let ([there, _], _) = sends_by_rail(Spread::Window(2), 500, false);
+    assert!(there.iter().all(|sends| (150..200).contains(sends)), "{there:?}");
+}
+
+#[test]
+fn resent_packets_take_a_rail_outside_their_spread() {
+    let ([there, _], lost) = sends_by_rail(Spread::First, 1, true);
+    // A message and its credits. If they were resent by the first rail, 8 losses would have to show that it is mute.
+    assert!(there[0] == 0 && (1..8).contains(&lost), "{there:?}, {lost} lost");
+}
+
+/// A packet that was sent by the rail with the longest datagrams may be resent by any other.
+#[test]
+fn packets_fit_the_shortest_datagrams() {
+    let mut conditions = conditions(Faults { lost: 100, ..NONE });
+    conditions.rails = vec![conditions.rails[0], Rail { longest: 2048, ..conditions.rails[0] }];
+    let config = Config { spread: Spread::RoundRobin, ..config() };
+    let over = |wire| Delivery::new(wire, Settings::default());
+    let mut sim = Sim::over(7, conditions, vec![config; 2], over).unwrap();
+    for number in 0..100 {
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 4000), 4000, false);
+    }
+    let receives = Receives::post(&mut sim, 1, 100);
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    receives.check(&mut sim, 1, 4000);
+    assert!(sim.engine(0).counters().resends > 5);
+}
+
 /// An adapter that never reports that its sends are complete accepts no more once its queue is full.
 #[test]
 fn rail_that_refuses_for_good_loses_the_peer() {

@@ -4,7 +4,8 @@
 use crate::model::changed::{Change, Changed};
 use crate::model::rounds;
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Sim, SimMemory, SimWire};
 use transom_channel::striping::Stripe;
@@ -283,6 +284,72 @@ fn pieces_of_a_failed_rail_are_resent_on_others() {
         repaired += receiver.datagram_repairs;
     }
     assert!(repaired > 64, "{repaired}");
+}
+
+/// The second rail loses all pieces until a given time. Their sends are complete nevertheless.
+struct Silent {
+    until: u64,
+    done: VecDeque<u64>,
+    lost: Rc<Cell<u64>>,
+}
+
+impl Change for Silent {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        match request {
+            Request::Piece { token, .. } if lane.rail == 1 && wire.now() < self.until => {
+                self.lost.set(self.lost.get() + 1);
+                self.done.extend(token);
+                Ok(())
+            }
+            request => wire.post(lane, request),
+        }
+    }
+
+    fn poll(&mut self, wire: &mut SimWire) -> Option<Event<SimMemory>> {
+        self.done.pop_front().map(|token| Event::Done(token, wire.now())).or_else(|| wire.poll())
+    }
+}
+
+/// A rail that brings no pieces is left out of later messages, and tried again after 1 s and 2 s more.
+#[test]
+fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
+    const SECOND: u64 = 1_000_000_000;
+    for stripe in [Stripe::Even, Stripe::Pull] {
+        let lost: Rc<Cell<u64>> = Rc::default();
+        let mut conditions = conditions(NONE);
+        conditions.rails = vec![conditions.rails[0]; 2];
+        let config = Config { rings: 0, stripe, ..Config::default() };
+        let over = |wire| {
+            let change = Silent { until: 34 * SECOND / 10, done: VecDeque::new(), lost: lost.clone() };
+            Delivery::new(Changed { wire, change }, Settings::default())
+        };
+        let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+        let (mut messages, mut copied) = (0, 0);
+        while sim.now() < 34 * SECOND / 10 {
+            let [sender, receiver] = send(&mut sim, &[MIB; 4]);
+            messages += 4;
+            assert_eq!((sender.written_bytes, sender.copied_bytes), (messages * MIB as u64, 0));
+            copied = receiver.datagram_repairs;
+            // Later messages find the rail silent, until it is tried again.
+            for rank in 0..2 {
+                sim.wake(rank, SECOND / 10);
+            }
+            while sim.step().is_some() {}
+        }
+        // In 3.4 s it is tried at most 3 times, with up to 2 windows of each of 4 messages.
+        println!("{stripe:?}: {messages} messages, {} pieces lost, {copied} copied", lost.get());
+        assert!(messages > 80 && lost.get() <= 3 * 4 * 2 * 64, "{messages} messages, {} pieces lost", lost.get());
+        // Half of each of these messages is copied.
+        assert!(copied <= 3 * 4 * 128, "{copied} pieces copied: messages are planned on a silent rail");
+        let before = sim.traffic(0)[1].moves.requests;
+        for _ in 0..40 {
+            send(&mut sim, &[MIB; 4]);
+            (0..2).for_each(|rank| sim.wake(rank, SECOND / 10));
+            while sim.step().is_some() {}
+        }
+        let pieces = sim.traffic(0)[1].moves.requests - before;
+        assert!(pieces > 256, "the rail moved {pieces} pieces after its return");
+    }
 }
 
 /// Rank 0 sends random messages about writes beside its own traffic. They affect at most its peers'

@@ -30,7 +30,7 @@ pub(super) struct Card {
     pub pkey: u16,
     /// Packets carry a GRH.
     pub global: bool,
-    /// Queue pair for messages as datagrams, with the address's Q_Key; 0 if this rail has none.
+    /// Queue pair for messages as datagrams, with the address's Q_Key; 0 if messages use connections alone.
     pub messages: u32,
 }
 

@@ -23,7 +23,7 @@ pub(super) use failover_qp::{LaneQueue, Twin};
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};
 use super::rail::{Offer, Rail, Survey, Writes};
-use super::settings::Settings;
+use super::settings::{Settings, datagram_rails};
 use super::sys::Domain;
 use address::{Address, Card, Destination};
 use message::MESSAGE;
@@ -59,11 +59,8 @@ impl Service {
         let offers = offers.iter().enumerate().map(offer).collect::<Result<Vec<_>, _>>()?;
         let is_named = offers.iter().any(|offer| offer.is_named);
         let made = survey.open(&offers, job.rank()).and_then(|rails| {
-            // Only the first rail carries messages as datagrams.
-            let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
-            rails
-                .map(|(rail, mail)| Self::prepare(rail, (settings.paths, mail), job.rank()))
-                .collect::<Result<Vec<_>, _>>()
+            let prepare = |rail| Self::prepare(rail, (settings.paths, settings.datagrams), job.rank());
+            rails.into_iter().map(prepare).collect::<Result<Vec<_>, _>>()
         });
         let mine = made.as_ref().map_or(Vec::new(), |made| {
             let cards = made.iter().flat_map(|made| made.card.to_bytes());
@@ -100,6 +97,7 @@ impl Service {
             break;
         }
         let count = made.len();
+        made.iter_mut().skip(datagram_rails(settings.paths, count)).for_each(|made| made.mail = None);
         let writes =
             Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("the list includes this rank");
         let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {

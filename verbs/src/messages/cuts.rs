@@ -37,7 +37,7 @@ impl Passage {
 
 impl VerbsWire {
     pub(super) fn may_fail_over(&self) -> bool {
-        self.mailbox.is_none() && self.rails.len() > 1
+        self.mailboxes.is_empty() && self.rails.len() > 1
     }
 
     /// Returns true if a connected lane may be reported up: no returned requests are left to take.
@@ -91,6 +91,28 @@ impl VerbsWire {
             }
         }
         found
+    }
+
+    /// Reports rails of datagrams whose port or device went down as cut, and those that are back as up, if there are
+    /// several. Returns true if there were any.
+    pub(super) fn look_for_ports(&mut self) -> bool {
+        if self.mailboxes.len() < 2 {
+            return false;
+        }
+        let (first, before) = (self.rails.len() - self.mailboxes.len(), self.events.len());
+        for port in 0..self.mailboxes.len() {
+            let health = &self.service.core_of(port).rail.health;
+            let is_down = health.port_down() || health.broken().is_some();
+            if std::mem::replace(&mut self.down[port], is_down) == is_down {
+                continue;
+            }
+            tracing::info!(port, is_down, "the port of a rail of datagrams changed");
+            let rail = first + port;
+            let peers = self.peers.iter().filter(|(_, peer)| !peer.over && !peer.noticed);
+            let lanes = peers.map(|(peer, _)| Lane { peer: *peer, rail });
+            self.events.extend(lanes.map(if is_down { Event::Cut } else { Event::Up }));
+        }
+        self.events.len() > before
     }
 
     fn look_whether_cut(&mut self, by: Lane) -> bool {

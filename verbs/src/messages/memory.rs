@@ -41,8 +41,7 @@ fn whole(memory: &Bytes) -> Option<Whole> {
 impl VerbsWire {
     pub(super) fn make_known(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
-        // Datagrams use the first adapter.
-        let by = if self.is_of_datagrams(rail) { 0 } else { rail };
+        let by = self.port_of(rail);
         let (address, bytes, writable) = whole;
         if let Some(key) = find(&self.registered[rail], whole).map(|(key, _)| key)
             && let Some(known) = self.registered[rail].get_mut(&key)

@@ -24,7 +24,10 @@
 //! accepts only datagrams with a Q_Key that is new for each group. If a group is closed before all pieces have arrived,
 //! its queue pair is reset; the receives then belong to the program again.
 //!
-//! With `paths=both` (`aptus`) the datagrams are a rail of their own, after the rails of connections. The engine
+//! Each rail has its own mailbox: queue pairs, receive buffers and segment groups. A rail whose port is down is cut: pieces
+//! in flight there are ended, and the engine uses the others until the port is back.
+//!
+//! With `paths=both` (`aptus`) the rails of datagrams follow the rails of connections. The engine
 //! decides which peers have connections, in agreement with the peer. When a connection is given up its queue pair ends,
 //! unless this rank has ever had an RMA window.
 //!
@@ -59,7 +62,7 @@
 //! progresses messages once per second, which bounds the wait.
 //!
 //! # Limits
-//! Rings, pipes and datagrams use only the first rail. Two ranks that first communicate while the first rail is cut
+//! Rings and pipes use only the first rail. Two ranks that first communicate while the first rail is cut
 //! wait for it.
 
 mod cache;

@@ -88,13 +88,16 @@ impl VerbsWire {
     /// later.
     pub(super) fn say_closed(&mut self, rank: Rank) {
         if rank as usize != self.core().me {
-            let told = match &mut self.mailbox {
-                // A datagram may be lost, so the announcement is repeated until the end.
-                Some(mailbox) => {
+            let told = match self.mailboxes.len() {
+                // A datagram may be lost, so the announcement is repeated until the end, by each rail in turn.
+                rails @ 1.. => {
+                    let number = &mut self.peers.entry(rank).or_default().announcements;
+                    let mailbox = &mut self.mailboxes[*number % rails];
+                    *number += 1;
                     mailbox.send(rank, CLOSED.len(), |into| into.copy_from_slice(&CLOSED));
                     false
                 }
-                None => {
+                0 => {
                     let passes = |rail: &usize| {
                         self.peers.get(&rank).is_some_and(|peer| !self.may_fail_over() || peer.passages[*rail].passes())
                     };
@@ -112,7 +115,7 @@ impl VerbsWire {
         let service = self.service.clone();
         let lanes = || service.cores().filter_map(|core| Some((core, core.endpoints.lane(rank as usize)?)));
         let Some(peer) = self.peers.get(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
-        let reached = self.mailbox.is_some() || lanes().next().is_some();
+        let reached = !self.mailboxes.is_empty() || lanes().next().is_some();
         let (closed, told) = (peer.closed, peer.told);
         let ended = match self.may_fail_over() {
             true => !self.can_reach(rank),
@@ -144,7 +147,7 @@ impl VerbsWire {
             if why == Why::Died {
                 self.service.cores().for_each(|core| core.died(rank as usize));
             }
-            let buffers = self.mailbox.as_ref().map_or(0, |mailbox| mailbox.buffers() as usize);
+            let buffers: usize = self.mailboxes.iter().map(|mailbox| mailbox.buffers() as usize).sum();
             self.gone.push(Gone::new(rank, why, self.rails.len() * MOST + buffers));
         }
     }

@@ -142,7 +142,7 @@ impl VerbsWire {
         if self.service.core_of(rail).endpoints.lane(rank as usize).is_some() {
             return Ok(());
         }
-        if self.mailbox.is_some()
+        if !self.mailboxes.is_empty()
             && let Link::Refused { .. } | Link::Unreached = self.core().wanted(rank as usize)
         {
             tracing::warn!(rank, "no connection for rings and pipes");

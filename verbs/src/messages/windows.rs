@@ -18,16 +18,17 @@ impl VerbsWire {
         let before = (window.into.address - registered.address) as usize + window.at;
         let pieces: Vec<Piece> =
             pieces.map(|piece| registered.piece(before + piece * window.piece, window.piece)).collect();
-        let registered = registered.clone();
-        let rail = &self.service.core.rail;
-        let (number, secret) = self.mailbox.as_mut()?.windows.open(rail, &pieces, &registered)?;
-        self.open.insert(number, window);
+        let (registered, port) = (registered.clone(), self.port_of(rail));
+        let (mailbox, adapter) = (self.mailboxes.get_mut(port)?, &self.service.core_of(port).rail);
+        let (number, secret) = mailbox.windows.open(adapter, &pieces, &registered)?;
+        self.open.insert((rail, number), window);
         Some(Key { address: number.into(), key: secret.into() })
     }
 
     pub(super) fn closed(&mut self, rail: usize, of: Key) -> u64 {
         let number = of.address as u32;
-        let (Some(mailbox), Some(window)) = (&mut self.mailbox, self.open.remove(&number)) else { return 0 };
+        let (window, port) = (self.open.remove(&(rail, number)), self.port_of(rail));
+        let (Some(mailbox), Some(window)) = (self.mailboxes.get_mut(port), window) else { return 0 };
         // Pieces that did not arrive get 64, which is no piece's number.
         let came: Vec<u8> = mailbox.windows.close(number).into_iter().map(|piece| piece.unwrap_or(64)).collect();
         let (copies, there) = arrange(window.wanted, &came);
@@ -57,23 +58,25 @@ impl VerbsWire {
         let place = u32::try_from(to.address).ok().zip(u32::try_from(to.key).ok());
         let (registered, begins) = self.moves_from(from.memory, lane.rail);
         let piece = registered.piece(begins + from.at, from.length);
-        let (Some(mailbox), Some(to)) = (&mut self.mailbox, place) else {
+        let port = self.port_of(lane.rail);
+        let (Some(mailbox), Some(to)) = (self.mailboxes.get_mut(port), place) else {
             // The key designates no queue pair: the piece counts as sent, and the peer notices that it does not arrive.
             let now = self.now();
             self.events.extend(token.map(|token| Event::Done(token, now)));
             return Ok(());
         };
         // SAFETY: the engine ends a registration once its transfer was reported complete, or the peer was aborted.
-        let sent = unsafe { mailbox.send_piece(&self.service.core.rail, lane.peer, to, (index, piece), token) };
+        let sent =
+            unsafe { mailbox.send_piece(&self.service.core_of(port).rail, lane.peer, to, (index, piece), token) };
         sent.then_some(()).ok_or(Busy)
     }
 
     /// Reports sent pieces to the engine.
     pub(super) fn look_for_pieces(&mut self) -> bool {
-        let gone = self.mailbox.as_mut().map_or(Vec::new(), |mailbox| mailbox.windows.gone());
-        let now = self.now();
-        let any = !gone.is_empty();
-        self.events.extend(gone.into_iter().map(|token| Event::Done(token, now)));
-        any
+        let (now, before) = (self.now(), self.events.len());
+        for mailbox in &mut self.mailboxes {
+            self.events.extend(mailbox.windows.gone().into_iter().map(|token| Event::Done(token, now)));
+        }
+        self.events.len() > before
     }
 }

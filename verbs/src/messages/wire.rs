@@ -38,8 +38,10 @@ pub struct VerbsWire {
     /// The ranks of this host.
     pub(super) here: Loopback,
     pub(super) rails: Vec<Rail>,
-    /// Datagram queue pair, if there is a datagram rail, which then is the last rail.
-    pub(super) mailbox: Option<Mailbox>,
+    /// Datagram queue pairs of the first adapters' rails, if messages use datagrams. Their lanes are the last rails.
+    pub(super) mailboxes: Vec<Mailbox>,
+    /// True for mailboxes whose port or device was down at the last check.
+    pub(super) down: [bool; RAILS],
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
     /// Peers that this rank has communicated with.
@@ -55,8 +57,8 @@ pub struct VerbsWire {
     pub(super) counted: Counters,
     /// Registrations that are kept between messages.
     pub(super) cache: Cache,
-    /// Open segment groups of datagrams, by queue pair number.
-    pub(super) open: BTreeMap<u32, Window>,
+    /// Open segment groups of datagrams, by rail and queue pair number.
+    pub(super) open: BTreeMap<(usize, u32), Window>,
     /// Rings of this rank, by key, with the peer that writes to each.
     pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
@@ -81,6 +83,8 @@ pub(super) struct Peer {
     pub(super) closed: bool,
     /// This rank has announced to the peer that it receives no more messages.
     pub(super) told: bool,
+    /// Number of such announcements by datagrams.
+    pub(super) announcements: usize,
     /// Number of checks that found its lane ended although the peer lives.
     pub(super) ended: u32,
     /// State of each lane as reported to the engine, by rail.
@@ -100,7 +104,7 @@ impl VerbsWire {
         here: &Loopback,
     ) -> Result<VerbsWire, FabricError> {
         let (rail, paths) = (&service.core.rail, service.core.paths);
-        let mailbox = service.core.take_mailbox();
+        let mailboxes: Vec<Mailbox> = service.cores().filter_map(Core::take_mailbox).collect();
         let is_connected = paths != Paths::Datagrams;
         if let (true, Some(core)) = (is_connected, service.cores().find(|core| !core.receives.works())) {
             let what = format!("messages by RDMA device {}", core.rail.name());
@@ -125,15 +129,17 @@ impl VerbsWire {
             }
         };
         let mut rails: Vec<Rail> = service.cores().map(promise).collect();
-        if let Some(mailbox) = &mailbox {
-            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), ..rails[0] };
-            if is_connected {
-                rails.push(Rail { read: false, ..datagrams });
-            } else {
-                // Requests other than datagrams use connections, which are established on demand.
-                rails = vec![datagrams];
-            }
+        // Without connections to all peers, other requests use connections that are established on demand.
+        let datagrams = rails.clone().into_iter().zip(&mailboxes).map(|(rail, mailbox)| Rail {
+            kind: RailKind::Datagram,
+            longest: mailbox.longest(),
+            read: !is_connected,
+            ..rail
+        });
+        if !is_connected {
+            rails.clear();
         }
+        rails.extend(datagrams);
         if rails.len() > RAILS {
             let why = format!("paths=both reserves one of {RAILS} rails: name at most {} RDMA devices", RAILS - 1);
             return Err(FabricError::System { what: "TRANSOM_MESSAGES".into(), source: std::io::Error::other(why) });
@@ -141,7 +147,8 @@ impl VerbsWire {
         Ok(VerbsWire {
             register_from: rail.register_from,
             rails,
-            mailbox,
+            mailboxes,
+            down: [false; RAILS],
             waiter: Waiter::without_a_bell(service.core.me, is_oversubscribed(here.size()), SLEEP),
             service: service.clone(),
             exchange: exchange.clone(),
@@ -177,10 +184,22 @@ impl VerbsWire {
         self.register_from
     }
 
-    /// Number of datagrams that may arrive between two polls, and the length of a datagram in bytes; `None` if all
-    /// packets use connections.
+    /// Number of the rail of the adapters that a rail of messages uses.
+    pub(super) fn port_of(&self, rail: usize) -> usize {
+        rail.checked_sub(self.rails.len() - self.mailboxes.len()).unwrap_or(rail)
+    }
+
+    /// The mailbox of a rail; `None` for a rail of connections.
+    pub(super) fn mailbox(&mut self, rail: usize) -> Option<&mut Mailbox> {
+        let first = self.rails.len() - self.mailboxes.len();
+        self.mailboxes.get_mut(rail.checked_sub(first)?)
+    }
+
+    /// Number of datagrams that may arrive between two polls by whichever rail, and the length of a datagram in bytes;
+    /// `None` if all packets use connections.
     pub fn datagrams(&self) -> Option<(u32, usize)> {
-        self.mailbox.as_ref().map(|mailbox| (mailbox.buffers(), mailbox.longest()))
+        let buffers = self.mailboxes.iter().map(Mailbox::buffers).min()?;
+        Some((buffers, self.mailboxes.iter().map(Mailbox::longest).min()?))
     }
 
     /// Handles arrivals, completions and lost peers.
@@ -198,11 +217,13 @@ impl VerbsWire {
             }
         }
         found |= self.look_for_cuts();
+        found |= self.look_for_ports();
         found |= self.look_for_pieces();
-        for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
-            taken += 1;
-            let (length, rail) = (letter.bytes, self.rails.len() - 1);
-            self.message(Lane { peer, rail }, length, Opened(letter));
+        for rail in self.rails.len() - self.mailboxes.len()..self.rails.len() {
+            for (peer, letter) in self.mailbox(rail).map_or(Vec::new(), Mailbox::receive) {
+                taken += 1;
+                self.message(Lane { peer, rail }, letter.bytes, Opened(letter));
+            }
         }
         for lane in std::mem::take(&mut self.wanted) {
             self.connected(lane);
@@ -252,6 +273,7 @@ impl VerbsWire {
         let Lane { peer, rail } = lane;
         if self.is_of_datagrams(rail) {
             self.events.push_back(Event::Up(lane));
+            self.events.extend(self.down[self.port_of(rail)].then_some(Event::Cut(lane)));
             return;
         }
         let core = self.service.core_of(rail);
@@ -272,7 +294,7 @@ impl VerbsWire {
                 tracing::warn!(peer, rail, ?refused, "no connection for messages");
                 // Striped data and the messages of this lane use other rails, if any of these passes.
                 let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
-                if rail == 0 && !others && self.mailbox.is_none() {
+                if rail == 0 && !others && self.mailboxes.is_empty() {
                     if refused == Link::Unreached {
                         // The error of messages has no room for the reason. A failed print is ignored: stderr may be closed.
                         let (me, why) = (core.me, core.unreached(peer as usize));
@@ -337,9 +359,7 @@ impl Wire for VerbsWire {
                 drop(lane.take_returned());
             }
         }
-        if let Some(mailbox) = &mut self.mailbox {
-            mailbox.windows.cut(rank);
-        }
+        self.mailboxes.iter_mut().for_each(|mailbox| mailbox.windows.cut(rank));
         self.wanted.retain(|wanted| wanted.peer != rank);
         self.moving.retain(|moving| moving.peer != rank);
         self.gone.retain(|gone| gone.peer != rank);
@@ -362,7 +382,14 @@ impl Wire for VerbsWire {
     }
 
     fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
-        self.taken_back(lane)
+        match self.mailbox(lane.rail) {
+            // Datagrams are copied, and lost at any time.
+            Some(mailbox) => {
+                mailbox.windows.cut(lane.peer);
+                Vec::new()
+            }
+            None => self.taken_back(lane),
+        }
     }
 
     fn take(&mut self, length: usize) -> Option<Bytes> {
@@ -386,7 +413,7 @@ impl Wire for VerbsWire {
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
-        self.mailbox.is_none() || self.connect_for(lane).is_ok()
+        self.mailboxes.is_empty() || self.connect_for(lane).is_ok()
     }
 
     fn reads(&mut self, _: Lane) -> bool {
@@ -423,9 +450,7 @@ impl Wire for VerbsWire {
 
     fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
         let rank = lane.peer;
-        if let (Request::Send { head, body }, true, Some(mailbox)) =
-            (&request, self.is_of_datagrams(lane.rail), &mut self.mailbox)
-        {
+        if let (Request::Send { head, body }, Some(mailbox)) = (&request, self.mailbox(lane.rail)) {
             let bytes = head.len() + body.length();
             return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
         }

@@ -94,10 +94,9 @@ fn all(listed: &[Listed], settings: &Settings) -> Result<Found, VerbsError> {
 
 /// The ports that the settings name, each with a device of its own.
 fn named(listed: &[Listed], settings: &Settings) -> Result<Found, VerbsError> {
-    // Datagrams use a single rail. Any other excess is reported when messages start.
-    let most = if settings.paths == Paths::Datagrams { 1 } else { settings.named.len() };
+    // An excess is reported when messages start.
     let (mut opened, mut choices) = (Vec::new(), Vec::new());
-    for (rail, place) in settings.named.iter().take(most).enumerate() {
+    for (rail, place) in settings.named.iter().enumerate() {
         let settings = settings.at(place);
         let wanted = settings.place.device.as_deref().unwrap_or_default();
         let Some(device) = listed.iter().position(|device| device.name == wanted) else {
