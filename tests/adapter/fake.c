@@ -12,6 +12,7 @@
  * FAKE_DEAF      no frame reaches another process
  * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
  * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
+ * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
  * FAKE_SYSFS     folder that stands for /sys/class/infiniband
  * FAKE_VECTORS   number of completion vectors (default: 1)
  *
@@ -792,9 +793,11 @@ int ibv_close_device(struct ibv_context *context) {
     return 0;
 }
 
+static int most_pairs(void) { return setting("FAKE_PAIRS") ? setting("FAKE_PAIRS") : 1 << 13; }
+
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) {
     int srq = lacks(context->device, "srq") ? 0 : 1 << 10;
-    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = 1 << 13, .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
+    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = most_pairs(), .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
         .max_cqe = 1 << 20, .max_mr = 1 << 20, .max_pd = 1 << 10, .max_qp_rd_atom = 16, .max_qp_init_rd_atom = 16,
         .atomic_cap = lacks(context->device, "atomics") ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA, .max_srq = srq, .max_srq_wr = 1 << 14, .max_srq_sge = 16, .max_pkeys = 1, .phys_port_cnt = 1 };
     return 0;
@@ -975,6 +978,15 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
         return NULL;
     }
     pthread_mutex_lock(&mutex);
+    int count = 0;
+    for (struct qp *each = pairs; each; each = each->next)
+        count += each->public.qp_type == IBV_QPT_RC;
+    if (wanted->qp_type == IBV_QPT_RC && count >= most_pairs()) {
+        pthread_mutex_unlock(&mutex);
+        free(qp);
+        errno = ENOMEM;
+        return NULL;
+    }
     qp->public = (struct ibv_qp){ .context = pd->context, .qp_context = wanted->qp_context, .pd = pd, .send_cq = wanted->send_cq,
         .recv_cq = wanted->recv_cq, .srq = wanted->srq, .qp_num = (uint32_t)self << PAIR_BITS | (last_pair++ & ((1 << PAIR_BITS) - 1)),
         .state = IBV_QPS_RESET, .qp_type = wanted->qp_type };

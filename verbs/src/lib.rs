@@ -24,7 +24,8 @@
 //! | `rma` | the `Network` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
-//! Each pair of ranks that communicates has one reliable connection, created when either side first needs it. A thread
+//! Each pair of ranks that communicates has one reliable connection, created when either side needs it. A rank with more
+//! than `TRANSOM_VERBS_CONNECTIONS` gives up those that neither end has used for 0.3 seconds. A thread
 //! of each rank answers connection requests, which are datagrams. [`Verbs::queue_pairs`] counts queue pairs, and
 //! [`Verbs::work_requests_to_others`] the requests posted to them.
 //!

@@ -433,6 +433,27 @@ impl Core {
         )
     }
 
+    /// Describes a refused connection between two ranks, this one first.
+    pub fn refusal(&self, [me, rank]: [Rank; 2], by_peer: bool, errno: i32) -> (String, std::io::Error) {
+        let system = std::io::Error::from_raw_os_error(errno);
+        let exhausted = matches!(Errno::from_raw_os_error(errno), Errno::NOMEM | Errno::AGAIN | Errno::NOSPC);
+        let whose = if by_peer { rank } else { me };
+        let device = if by_peer { "the RDMA device" } else { self.rail.name() };
+        let what = format!("rank {me} cannot connect to rank {rank}: {device} of rank {whose} refused");
+        if !exhausted {
+            return (what, system);
+        }
+        let count = self.endpoints.all().filter(|(_, lane)| lane.has_queue()).count();
+        let (most, limit) = (self.rail.most_queue_pairs(), self.rail.most_connections);
+        let why = format!(
+            "{system}. It may have no more queue pairs. Rank {me} has {count} on {}, which reports at most {most} for all \
+             processes. Start fewer ranks on a host, lower TRANSOM_VERBS_CONNECTIONS (here {limit}) so that idle connections \
+             are given up earlier, or set TRANSOM_MESSAGES=paths=ud, so that messages need no connections",
+            self.rail.name()
+        );
+        (what, std::io::Error::new(system.kind(), why))
+    }
+
     /// Records an outcome and wakes the waits for the connection.
     pub(super) fn note(&self, peer: Rank, outcome: Link) {
         let mut links = self.links();

@@ -11,6 +11,7 @@
 //!   request of a newer generation    any state --> answered: the old queue pair is retired
 //!   lost                             asked, answered, ready --> absent, or asked again if an operation waits
 //!   reject, no queue pair, died      any state --> failed; want and requests lead out of it, except after a death
+//!   drain, drained                   ready --> draining --> absent, or asked again if an operation waits
 //! ```
 //! Rules of the protocol:
 //! - A rank creates at most one queue pair per generation, and its generation never decreases. A generation therefore
@@ -31,6 +32,11 @@
 //!
 //! A side that does not wait for the next generation, because its requests take another way, asks the peer to retire
 //! the last one. Once the peer has confirmed, requests of that generation have no further effect.
+//!
+//! An idle connection is given up without a request in flight. A side that drains posts nothing more in this generation,
+//! and reports when its posted requests are complete (`Drained`). The peer then drains too, retires its queue pair once
+//! its own requests are complete, and confirms that (`Retired`). The queue pair of the first side answers the peer's
+//! requests until then. A side that has reported never posts in this generation again, so late reports are true.
 
 use super::message::{End, Message};
 use rustix::io::Errno;
@@ -57,6 +63,8 @@ pub(crate) enum ConnectionState {
     Answered { mine: End, theirs: End },
     /// Both queue pairs are connected to each other, as far as this side knows.
     Ready { mine: End, theirs: End },
+    /// Both queue pairs are connected. This side posts nothing more, and retires its own after the peer's.
+    Draining { mine: End, theirs: End },
     /// No connection is possible.
     Failed(Reason),
 }
@@ -80,6 +88,8 @@ pub(crate) trait Effects {
     fn connect(&mut self, theirs: End) -> Result<(), Errno>;
     /// Destroys the queue pair. Its received position is part of every end created later.
     fn retire(&mut self);
+    /// Posts no further request to the queue pair; returns whether all posted ones are complete.
+    fn drained(&mut self) -> bool;
     /// Sends a datagram, which may be lost.
     fn send(&mut self, message: Message);
 }
@@ -94,16 +104,21 @@ impl Machine {
         self.generation
     }
 
-    /// Returns whether the request must be repeated [`again`](Self::again) later.
+    /// Returns whether an operation waits for the connection.
     pub fn is_waiting(&self) -> bool {
         self.wanted
+    }
+
+    /// Returns whether the last message must be repeated [`again`](Self::again) later.
+    pub fn is_repeating(&self) -> bool {
+        self.wanted || matches!(self.state, ConnectionState::Draining { .. })
     }
 
     /// Requests the connection. After a failure this starts a new attempt.
     pub fn want(&mut self, effects: &mut impl Effects) {
         match self.state {
             ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => {}
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } => {
+            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Draining { .. } => {
                 self.wanted = true;
                 self.again(effects);
             }
@@ -114,13 +129,22 @@ impl Machine {
         }
     }
 
-    /// Repeats the request.
+    /// Begins to give up an idle connection.
+    pub fn drain(&mut self, effects: &mut impl Effects) {
+        if let ConnectionState::Ready { mine, theirs } = self.state {
+            self.enter(ConnectionState::Draining { mine, theirs });
+            self.again(effects);
+        }
+    }
+
+    /// Repeats the request, or the report that this side has drained.
     pub fn again(&self, effects: &mut impl Effects) {
         let generation = self.generation;
         match self.state {
             ConnectionState::Asked { mine } | ConnectionState::Answered { mine, .. } => {
                 effects.send(Message::Request { generation, mine })
             }
+            ConnectionState::Draining { .. } if effects.drained() => effects.send(Message::Drained { generation }),
             _ => {}
         }
     }
@@ -184,13 +208,26 @@ impl Machine {
                 }
                 effects.send(Message::Retired { generation });
             }
+            Message::Drained { generation } if generation <= self.generation => {
+                if generation == self.generation && !self.gives_up(effects) {
+                    // Repeated once this side's requests are complete.
+                    return;
+                }
+                effects.send(Message::Retired { generation });
+            }
+            Message::Retired { generation }
+                if generation == self.generation && matches!(self.state, ConnectionState::Draining { .. }) =>
+            {
+                self.lost(generation, effects);
+            }
+            Message::Drained { .. } | Message::Retired { .. } => {}
             // Not messages of this protocol.
             Message::Probe
             | Message::Alive
             | Message::Atomic { .. }
             | Message::Answer { .. }
             | Message::Moved(_)
-            | Message::Retired { .. } => {}
+            | Message::Spare { .. } => {}
         }
     }
 
@@ -211,8 +248,9 @@ impl Machine {
             ConnectionState::Answered { mine, .. } | ConnectionState::Ready { mine, .. } if now => {
                 effects.send(Message::Reply { generation, mine });
             }
+            ConnectionState::Draining { .. } if now => self.again(effects),
             // A late request: the peer already had a queue pair of this generation, since this side knows it.
-            ConnectionState::Answered { .. } | ConnectionState::Ready { .. } => {}
+            ConnectionState::Answered { .. } | ConnectionState::Ready { .. } | ConnectionState::Draining { .. } => {}
             // This side's queue pair of that generation is gone.
             ConnectionState::Absent => {
                 self.ask(Some(theirs.by), effects);
@@ -220,6 +258,19 @@ impl Machine {
             }
             ConnectionState::Failed(_) => self.reject(generation, effects),
         }
+    }
+
+    /// Retires the queue pair that the peer does not use any more, once this side's requests are complete; returns
+    /// whether there is none now.
+    fn gives_up(&mut self, effects: &mut impl Effects) -> bool {
+        if let ConnectionState::Ready { mine, theirs } = self.state {
+            self.enter(ConnectionState::Draining { mine, theirs });
+        }
+        if matches!(self.state, ConnectionState::Draining { .. }) && !effects.drained() {
+            return false;
+        }
+        self.lost(self.generation, effects);
+        true
     }
 
     /// Creates a queue pair of the next generation, and sends a request.
@@ -283,7 +334,10 @@ impl Machine {
     fn retire(&mut self, effects: &mut impl Effects) -> bool {
         let there_is = matches!(
             self.state,
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Ready { .. }
+            ConnectionState::Asked { .. }
+                | ConnectionState::Answered { .. }
+                | ConnectionState::Ready { .. }
+                | ConnectionState::Draining { .. }
         );
         if there_is {
             effects.retire();

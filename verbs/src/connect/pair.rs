@@ -137,13 +137,9 @@ fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: 
     // reported.
     settle();
     core.receives.settle();
-    let (number, failover) = (queue.number(), queue.is_failover());
     drop(queue);
     settle();
     core.receives.settle();
-    if !failover {
-        core.receives.forget(number, was_connected);
-    }
     next
 }
 
@@ -260,7 +256,17 @@ impl Effects for Doing<'_> {
         let Doing { peer, pair, core, .. } = self;
         let Some(polled) = pair.polled[pair.by as usize].clone() else { return };
         let connected = pair.connected.take();
-        let end = |queue| end(queue, connected.is_some(), &polled, core, &of);
+        // The peer sent no incomplete message on a connection that was given up.
+        let may_have_consumed =
+            connected.is_some() && !core.endpoints.lane(*peer).is_some_and(|lane| lane.is_dormant());
+        let end = |queue: LaneQueue| {
+            let (number, failover) = (queue.number(), queue.is_failover());
+            let ended = end(queue, connected.is_some(), &polled, core, &of);
+            if !failover {
+                core.receives.forget(number, may_have_consumed);
+            }
+            ended
+        };
         let ended = match pair.made.take() {
             Some(made) => Some(end(made.queue)),
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
@@ -273,6 +279,12 @@ impl Effects for Doing<'_> {
                 Err(errno) => pair.unknown = Some(errno),
             }
         }
+    }
+
+    fn drained(&mut self) -> bool {
+        progress::poll(&self.core.rail, &self.core.endpoints);
+        // A queue pair that the lane does not have yet carries no requests.
+        self.pair.made.is_some() || self.core.endpoints.lane(self.peer).is_none_or(|lane| lane.drain())
     }
 
     fn send(&mut self, message: Message) {
@@ -288,7 +300,7 @@ impl Effects for Doing<'_> {
             Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
             Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
             Message::Retire { .. } | Message::Retired { .. } | Message::Moved(_) => true,
-            Message::Probe | Message::Alive => false,
+            Message::Probe | Message::Alive | Message::Spare { .. } | Message::Drained { .. } => false,
         };
         if by_others && let Some(of) = self.core.number() {
             self.core.others().for_each(|other| other.say(self.peer, of, message));

@@ -14,6 +14,8 @@ pub struct Made {
     pub alive: bool,
     /// Attached to the lane.
     pub attached: bool,
+    /// The lane posts nothing more to it.
+    pub drains: bool,
     /// Requests posted to it, and the number of them that were answered.
     pub sent: Vec<Sent>,
     pub answered: usize,
@@ -75,8 +77,8 @@ impl Effects for Doing<'_> {
         // Packet numbers wrap around.
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
-        let (connected, attached, sent, answered, arrived) = Default::default();
-        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived });
+        let (connected, attached, drains, sent, answered, arrived) = Default::default();
+        self.made.push(Made { generation, end, connected, alive: true, attached, drains, sent, answered, arrived });
         Ok(end)
     }
 
@@ -105,6 +107,19 @@ impl Effects for Doing<'_> {
                 }
             }
             other => self.wrong = Some(format!("retires {other:?}")),
+        }
+    }
+
+    fn drained(&mut self) -> bool {
+        match self.made.last_mut() {
+            Some(made) if made.alive => {
+                made.drains = true;
+                made.answered == made.sent.len()
+            }
+            other => {
+                self.wrong = Some(format!("drains {other:?}"));
+                true
+            }
         }
     }
 
