@@ -13,6 +13,8 @@
  * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
  * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
  * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
+ * FAKE_LID       LID of the ports (default: 1)
+ * FAKE_HOLD      a LID: connecting to it blocks while the file FAKE_ADAPTER/hold exists; then FAKE_ADAPTER/held exists too
  * FAKE_SYSFS     folder that stands for /sys/class/infiniband
  * FAKE_VECTORS   number of completion vectors (default: 1)
  *
@@ -156,7 +158,7 @@ static uint64_t subnets[DEVICES];
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid = 1;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -607,6 +609,8 @@ static int start(void) {
     late_ms = setting("FAKE_LATE_MS");
     in_order = setting("FAKE_IN_ORDER");
     deaf = setting("FAKE_DEAF");
+    hold = setting("FAKE_HOLD");
+    lid = setting("FAKE_LID") ? setting("FAKE_LID") : 1;
     for (int at = 0; at < DEVICES; at++) {
         uint8_t gid[16];
         gid_of(&devices[at], gid);
@@ -1011,10 +1015,22 @@ static void drop_requests(struct qp *qp) {
     qp->in_last = &qp->in;
 }
 
+/* As an adapter that resolves an address which does not answer. */
+static void wait_while_held(void) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
+    while (access(name, F_OK) == 0) {
+        record("held", hold);
+        usleep(1000);
+    }
+}
+
 int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
     struct qp *qp = (struct qp *)of;
     if (what & IBV_QP_ACCESS_FLAGS && refuses(of->context, to->qp_access_flags))
         return EOPNOTSUPP;
+    if (what & IBV_QP_AV && hold && to->ah_attr.dlid == hold)
+        wait_while_held();
     pthread_mutex_lock(&mutex);
     if (what & IBV_QP_QKEY)
         qp->qkey = to->qkey;

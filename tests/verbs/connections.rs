@@ -2,6 +2,7 @@
 
 use crate::adapter::*;
 use std::error::Error;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Op, Window, World};
@@ -103,6 +104,31 @@ fn exhausted_adapter_is_named_with_a_way_out() {
         meet(&world).unwrap();
         if world.rank() == 2 {
             refused(&mut window, 0, &["rank 2 cannot connect to rank 0: the RDMA device of rank 0 refused", todo]);
+        }
+        meet(&world).unwrap();
+    });
+}
+
+/// The adapter of rank 0 takes as long as it likes to connect to rank 1.
+#[test]
+fn slow_connection_does_not_delay_another() {
+    let slow = [OFF, ("FAKE_LID_1", "5"), ("FAKE_HOLD_0", "5"), ("TRANSOM_VERBS_GID", "0")];
+    on_fake(None, 3, "slow_connection_does_not_delay_another", &slow, |world| {
+        let [mut far, mut near]: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1).unwrap());
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            let file = |name| Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name);
+            std::fs::write(file("hold"), "").unwrap();
+            std::thread::scope(|scope| {
+                let slow = scope.spawn(|| add(&mut far, 1));
+                while !file("held").exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(add(&mut near, 2), 0);
+                assert!(!slow.is_finished(), "connected while the adapter blocks");
+                std::fs::remove_file(file("hold")).unwrap();
+                assert_eq!(slow.join().unwrap(), 0);
+            });
         }
         meet(&world).unwrap();
     });

@@ -2,6 +2,7 @@
 
 use super::address::{Address, Destination};
 use super::failover_qp::{LaneQueue, PeerKeyTable};
+use super::joining::Joining;
 use super::message::{Message, Moved};
 use super::moves::Moves;
 use super::service::{self, ARRIVE_WITHIN, ASK_AFTER};
@@ -32,6 +33,8 @@ use transom_shm_loopback::messages::ProgressHook;
 pub(crate) struct Core {
     pub me: Rank,
     pub endpoints: Endpoints<LaneQueue, Lent>,
+    /// Queue pairs that other threads are connecting.
+    pub(super) joining: Joining,
     pub memory: RegisteredMemory,
     /// Receive buffers for messages on connections.
     pub receives: Arc<Receives>,
@@ -65,7 +68,7 @@ pub(crate) struct Core {
     changed: Condvar,
     /// Commands for the connecting thread; `None` once that thread has ended.
     commands: Mutex<Option<Vec<Command>>>,
-    /// Becomes readable when a command is queued.
+    /// Becomes readable when a command is queued, or a queue pair is connected.
     pub(super) wake: OwnedFd,
     /// Number of queue pairs to other ranks created so far.
     pub made: AtomicUsize,
@@ -131,7 +134,7 @@ impl Core {
             (Endpoints::new(me, same_adapter.len()), RegisteredMemory::new(&rail.domain, rail.register_from));
         let (links, changed, made, hook, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
-        let (twins, ended, moves) = Default::default();
+        let (twins, ended, moves, joining) = Default::default();
         let receives = Receives::new(&rail.domain);
         let (mailbox, has_window) = (Mutex::new(mailbox), Mutex::new(false));
         Ok(Core {
@@ -155,6 +158,7 @@ impl Core {
             changed,
             commands,
             wake,
+            joining,
             made,
             rail,
         })
@@ -391,6 +395,11 @@ impl Core {
             (None, _) => {}
         }
         drop(commands);
+        self.wake();
+    }
+
+    /// Wakes the connecting thread.
+    pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 

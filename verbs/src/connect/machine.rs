@@ -26,6 +26,9 @@
 //! - Only a side that wants the connection repeats its request. Silence is not a failure; the job reports the peer's
 //!   death.
 //!
+//! - An adapter may take seconds to connect a queue pair, if it has to resolve the peer's address. The side is `joining`
+//!   meanwhile, and replies afterwards. No peer is ready, so nothing arrives at a queue pair whose connection is abandoned.
+//!
 //! Retiring a queue pair first stops reception and then reads the received position, which the end of the next
 //! generation carries to the peer. A ready side therefore knows which of all requests it ever posted were executed. It
 //! posts the others again, and reads too. The result of an atomic that was executed but not answered is lost.
@@ -59,6 +62,8 @@ pub(crate) enum ConnectionState {
     Absent,
     /// This side has a queue pair and has sent a request.
     Asked { mine: End },
+    /// The adapter is connecting the queue pair to the peer's. `ready`: the peer's is connected already.
+    Joining { mine: End, theirs: End, ready: bool },
     /// The queue pair is connected to the peer's, which may not be connected yet.
     Answered { mine: End, theirs: End },
     /// Both queue pairs are connected to each other, as far as this side knows.
@@ -84,8 +89,9 @@ pub(crate) enum Reason {
 pub(crate) trait Effects {
     /// Creates a queue pair on rail `by`, or on any rail that works.
     fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno>;
-    /// Connects the queue pair to the peer's.
-    fn connect(&mut self, theirs: End) -> Result<(), Errno>;
+    /// Connects the queue pair to the peer's, or begins to; returns whether it is connected. The outcome is otherwise
+    /// reported by [`Machine::joined`].
+    fn connect(&mut self, theirs: End) -> Result<bool, Errno>;
     /// Destroys the queue pair. Its received position is part of every end created later.
     fn retire(&mut self);
     /// Posts no further request to the queue pair; returns whether all posted ones are complete.
@@ -118,7 +124,10 @@ impl Machine {
     pub fn want(&mut self, effects: &mut impl Effects) {
         match self.state {
             ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => {}
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Draining { .. } => {
+            ConnectionState::Asked { .. }
+            | ConnectionState::Joining { .. }
+            | ConnectionState::Answered { .. }
+            | ConnectionState::Draining { .. } => {
                 self.wanted = true;
                 self.again(effects);
             }
@@ -141,9 +150,9 @@ impl Machine {
     pub fn again(&self, effects: &mut impl Effects) {
         let generation = self.generation;
         match self.state {
-            ConnectionState::Asked { mine } | ConnectionState::Answered { mine, .. } => {
-                effects.send(Message::Request { generation, mine })
-            }
+            ConnectionState::Asked { mine }
+            | ConnectionState::Joining { mine, .. }
+            | ConnectionState::Answered { mine, .. } => effects.send(Message::Request { generation, mine }),
             ConnectionState::Draining { .. } if effects.drained() => effects.send(Message::Drained { generation }),
             _ => {}
         }
@@ -187,6 +196,9 @@ impl Machine {
             Message::Request { generation, mine: theirs } => self.asked(generation, theirs, effects),
             Message::Reply { generation, mine: theirs } if generation == self.generation => match self.state {
                 ConnectionState::Asked { mine } => self.join(mine, theirs, true, effects),
+                ConnectionState::Joining { mine, theirs, .. } => {
+                    self.enter(ConnectionState::Joining { mine, theirs, ready: true });
+                }
                 ConnectionState::Answered { mine, theirs } => self.enter(ConnectionState::Ready { mine, theirs }),
                 _ => {}
             },
@@ -251,6 +263,8 @@ impl Machine {
             ConnectionState::Draining { .. } if now => self.again(effects),
             // A late request: the peer already had a queue pair of this generation, since this side knows it.
             ConnectionState::Answered { .. } | ConnectionState::Ready { .. } | ConnectionState::Draining { .. } => {}
+            // The reply follows once this side is connected.
+            ConnectionState::Joining { .. } => {}
             // This side's queue pair of that generation is gone.
             ConnectionState::Absent => {
                 self.ask(Some(theirs.by), effects);
@@ -294,6 +308,23 @@ impl Machine {
     /// Connects this side's queue pair, and replies. `ready`: the peer is already connected.
     fn join(&mut self, mine: End, theirs: End, ready: bool, effects: &mut impl Effects) {
         match effects.connect(theirs) {
+            Ok(true) => self.joins(mine, theirs, ready, Ok(()), effects),
+            Ok(false) => self.enter(ConnectionState::Joining { mine, theirs, ready }),
+            Err(errno) => self.joins(mine, theirs, ready, Err(errno), effects),
+        }
+    }
+
+    /// Reports the outcome of a connection of that generation that was begun.
+    pub fn joined(&mut self, generation: u32, outcome: Result<(), Errno>, effects: &mut impl Effects) {
+        if let ConnectionState::Joining { mine, theirs, ready } = self.state
+            && generation == self.generation
+        {
+            self.joins(mine, theirs, ready, outcome, effects);
+        }
+    }
+
+    fn joins(&mut self, mine: End, theirs: End, ready: bool, outcome: Result<(), Errno>, effects: &mut impl Effects) {
+        match outcome {
             Ok(()) => {
                 self.enter(if ready {
                     ConnectionState::Ready { mine, theirs }
@@ -335,6 +366,7 @@ impl Machine {
         let there_is = matches!(
             self.state,
             ConnectionState::Asked { .. }
+                | ConnectionState::Joining { .. }
                 | ConnectionState::Answered { .. }
                 | ConnectionState::Ready { .. }
                 | ConnectionState::Draining { .. }

@@ -7,6 +7,7 @@ mod atomics;
 mod core;
 mod failover_qp;
 mod idle;
+mod joining;
 mod listen;
 mod machine;
 mod message;

@@ -1,10 +1,11 @@
-//! The connecting thread. It alone drives the machines, and creates, connects and destroys queue pairs, without holding
-//! a lock. Connections to different peers therefore do not wait for each other, and the rank's operations wait for
-//! none.
+//! The connecting thread. It alone drives the machines, and creates and destroys queue pairs, without holding a lock.
+//! [Other threads](super::joining) connect them where that may take long. Connections to different peers therefore do not
+//! wait for each other, and the rank's operations wait for none.
 
 use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
 use super::idle::Usage;
+use super::joining::Joined;
 use super::listen::listen;
 use super::machine::{Backoff, ConnectionState, Effects, Machine, Reason};
 use super::message::{MESSAGE, Message};
@@ -179,6 +180,9 @@ impl Connector {
                 Command::Stop => return false,
             }
         }
+        for joined in self.core.joining.take() {
+            self.joined(joined);
+        }
         let came = self.post.receive();
         for datagram in &came {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
@@ -206,6 +210,19 @@ impl Connector {
             return false;
         }
         true
+    }
+
+    /// Continues with a queue pair that another thread has connected, or discards it if it is not wanted any more.
+    fn joined(&mut self, Joined { peer, made, outcome }: Joined) {
+        let generation = made.start.generation;
+        self.drive(peer, false, |machine, effects| match machine.state() {
+            ConnectionState::Joining { theirs, .. } if machine.generation() == generation => {
+                effects.pair.made = Some(made);
+                let outcome = effects.is_connected(theirs, outcome);
+                machine.joined(generation, outcome, effects);
+            }
+            _ => effects.discard(made.queue),
+        });
     }
 
     /// Handles a message about the peer's connection on this rail.
@@ -554,7 +571,7 @@ impl Connector {
         let generation = pair.next_generation();
         let mut doing = Doing { peer: core.me, pair, post, core };
         doing.retire();
-        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect(end).map(|()| end));
+        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect_now(end).map(|()| end));
         let outcome = match (connected, pair.made.take()) {
             (Ok(end), Some(Made { queue, start })) => {
                 core.endpoints.add(core.me, queue, start, end.received);

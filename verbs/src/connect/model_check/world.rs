@@ -26,6 +26,8 @@ pub struct Budget {
     pub retires: u8,
     /// Number of times that a side begins to give up a connection.
     pub drains: u8,
+    /// Adapters connect queue pairs later than they are told to.
+    pub slow: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -65,6 +67,8 @@ pub enum Step {
     Told,
     Retire(u32),
     Drain,
+    /// The adapter has connected the queue pair with that index.
+    Joined(usize),
 }
 
 impl World {
@@ -86,6 +90,7 @@ impl World {
         let has_end = matches!(
             machine.state(),
             ConnectionState::Asked { .. }
+                | ConnectionState::Joining { .. }
                 | ConnectionState::Answered { .. }
                 | ConnectionState::Ready { .. }
                 | ConnectionState::Draining { .. }
@@ -101,6 +106,8 @@ impl World {
             Message::Drained { generation },
             Message::Retired { generation },
         ];
+        let joined = made.iter().enumerate().filter(|(_, made)| made.connecting.is_some());
+        let joined = joined.map(|(at, _)| Step::Joined(at));
         let ready = matches!(machine.state(), ConnectionState::Ready { .. });
         let mine = made.iter().enumerate().filter(|(_, made)| !made.sent.is_empty());
         let theirs = |made: &Made| self.sides[1 - side].made.iter().any(|theirs| Traffic::can_execute(made, theirs));
@@ -121,7 +128,11 @@ impl World {
             (self.budget.retires > 0 && over > 0, Step::Retire(over)),
             (self.budget.drains > 0 && ready, Step::Drain),
         ];
-        steps.chain(traffic).chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
+        steps
+            .chain(joined)
+            .chain(traffic)
+            .chain(may.into_iter().filter_map(|(may, step)| may.then_some(step)))
+            .collect()
     }
 
     /// The world after a step, with the messages it sent; `None` if the step does not meet the refusal.
@@ -132,8 +143,9 @@ impl World {
         }
         let Side { machine, made, traffic, refused, asks, wants, dead, heard_of_death } = &mut world.sides[side];
         let before = machine.clone();
-        let (received, rails) = (&mut traffic.received, self.budget.rails);
-        let mut doing = Doing { side, rails, made, received, refused, refusal, met: false, sent: vec![], wrong: None };
+        let (received, Budget { rails, slow, .. }) = (&mut traffic.received, self.budget);
+        let mut doing =
+            Doing { side, rails, slow, made, received, refused, refusal, met: false, sent: vec![], wrong: None };
         match step {
             Step::Post(_) | Step::Execute(_) | Step::Answer => unreachable!("nothing for the machine"),
             Step::Want => {
@@ -173,6 +185,10 @@ impl World {
             Step::Retire(generation) => {
                 world.budget.retires -= 1;
                 doing.send(Message::Retire { generation });
+            }
+            Step::Joined(at) => {
+                let (generation, outcome) = doing.joined(at);
+                machine.joined(generation, outcome, &mut doing);
             }
             Step::Drain => {
                 world.budget.drains -= 1;
@@ -230,7 +246,7 @@ impl World {
         let state = me.machine.state();
         let expected = match state {
             ConnectionState::Absent | ConnectionState::Failed(_) => None,
-            ConnectionState::Asked { mine } => Some((mine, None)),
+            ConnectionState::Asked { mine } | ConnectionState::Joining { mine, .. } => Some((mine, None)),
             ConnectionState::Answered { mine, theirs }
             | ConnectionState::Ready { mine, theirs }
             | ConnectionState::Draining { mine, theirs } => Some((mine, Some(theirs))),
@@ -310,6 +326,11 @@ impl World {
                 }
             }
             for _ in 0..12 {
+                for side in 0..2 {
+                    while let Some(step) = world.steps(side).into_iter().find(|step| matches!(step, Step::Joined(_))) {
+                        go(&mut world, &mut under_way, side, step)?;
+                    }
+                }
                 if under_way.is_empty() {
                     break;
                 }
@@ -367,11 +388,12 @@ fn key(message: &Message) -> [u32; 4] {
 pub fn changes_nothing(world: &World, side: usize) -> Result<(), String> {
     let mut after = world.clone();
     let Side { machine, made, traffic, refused, heard_of_death, .. } = &mut after.sides[side];
-    let (received, rails) = (&mut traffic.received, world.budget.rails);
-    let mut doing =
-        Doing { side, rails, made, received, refused, refusal: Refusal::None, met: false, sent: vec![], wrong: None };
+    let (received, Budget { rails, slow, .. }) = (&mut traffic.received, world.budget);
+    let (refusal, met, sent, wrong) = (Refusal::None, false, vec![], None);
+    let mut doing = Doing { side, rails, slow, made, received, refused, refusal, met, sent, wrong };
     for old in 0..machine.generation() {
         machine.lost(old, &mut doing);
+        machine.joined(old, Ok(()), &mut doing);
         machine.heard(Message::Retire { generation: old }, &mut doing);
         machine.heard(Message::Retired { generation: old }, &mut doing);
         machine.heard(Message::Drained { generation: old }, &mut doing);
@@ -387,12 +409,14 @@ pub fn changes_nothing(world: &World, side: usize) -> Result<(), String> {
     }
 }
 
-const RUNS: [Budget; 5] = [
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 1 },
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0, drains: 0 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0, drains: 0 },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 0 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1, drains: 0 },
+const RUNS: [Budget; 7] = [
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 1, slow: false },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: true },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0, drains: 0, slow: true },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1, drains: 0, slow: false },
 ];
 
 #[test]
@@ -404,6 +428,16 @@ fn machines_agree_on_any_network() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_a_larger_budget() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0, drains: 0 };
+    let budget = Budget {
+        wants: 2,
+        losses: 2,
+        refusals: 1,
+        deaths: 1,
+        posts: [0, 0],
+        rails: 1,
+        retires: 0,
+        drains: 0,
+        slow: false,
+    };
     println!("{} states", explore(budget).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
