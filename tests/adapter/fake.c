@@ -30,7 +30,9 @@
  * LID to FAKE_ADAPTER/handles.
  *
  * A datagram of 12 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, and the
- * process that it happens to, 32 bits each. Frames to a former LID are lost.
+ * process that it happens to, 32 bits each. Frames to a former LID are lost. At an event that a GID changed, the last byte of the ports'
+ * GIDs becomes the given number, and frames with a GRH to a former GID are lost. An event with LID 65535 changes no address: from then
+ * on the ports and GIDs cannot be queried.
  *
  * One mutex protects all state. A thread per process executes the requests of peers.
  */
@@ -58,7 +60,7 @@ enum kind { REQUEST, ANSWER, DATAGRAM };
 
 struct frame {
     uint32_t kind, op, status, from, to, key, imm, qkey;
-    uint32_t dlid;
+    uint32_t dlid, dgid; /* the last byte of the GID; 0 without a GRH */
     uint32_t length, at, part; /* bytes of the message, and those in this frame */
     uint64_t number, address, compare_add, swap, subnet;
 };
@@ -117,7 +119,7 @@ struct message {
 struct qp {
     struct ibv_qp public;
     struct qp *next;
-    uint32_t peer, psn, mtu, qkey, dlid;
+    uint32_t peer, psn, mtu, qkey, dlid, dgid;
     uint64_t posted;
     struct sent *sent, **sent_last;
     struct message *in, **in_last;
@@ -126,7 +128,7 @@ struct qp {
 
 struct ah {
     struct ibv_ah public;
-    uint32_t dlid;
+    uint32_t dlid, dgid;
 };
 
 struct channel {
@@ -158,7 +160,7 @@ static uint64_t subnets[DEVICES];
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold, gid, silent;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -201,6 +203,8 @@ static void gid_of(const struct ibv_device *of, uint8_t *into) {
         sscanf((digits ? digits : "fe800000000000000000000000000001") + 2 * at, "%2x", &byte);
         into[at] = byte;
     }
+    if (gid)
+        into[15] = gid;
 }
 
 static uint64_t subnet_of(const struct qp *qp) { return subnets[qp->public.context->device - devices]; }
@@ -253,6 +257,7 @@ static void say(struct frame frame, const char *bytes) {
     if (from) {
         frame.subnet = subnet_of(from);
         frame.dlid = frame.kind == DATAGRAM ? frame.dlid : from->dlid;
+        frame.dgid = frame.kind == DATAGRAM ? frame.dgid : from->dgid;
     }
     if (process >= PROCESSES || (deaf && process != self))
         return;
@@ -525,6 +530,12 @@ static void handle(const struct frame *frame, const char *bytes) {
     struct qp *qp = pair_of(frame->to);
     if (qp && (subnet_of(qp) != frame->subnet || (frame->dlid && frame->dlid != (uint32_t)lid)))
         return;
+    if (qp && frame->dgid) {
+        uint8_t own[16];
+        gid_of(qp->public.context->device, own);
+        if (own[15] != frame->dgid)
+            return;
+    }
     int receives = qp && (qp->public.state == IBV_QPS_RTR || qp->public.state == IBV_QPS_RTS);
     if (frame->kind == DATAGRAM) {
         if (receives && qp->public.qp_type == IBV_QPT_UD && qp->qkey == frame->qkey)
@@ -553,7 +564,11 @@ static void happen(const uint32_t *event) {
     if (event[2] != (uint32_t)getpid())
         return;
     pthread_mutex_lock(&mutex);
-    if (event[1])
+    if (event[1] == 65535)
+        silent = 1;
+    else if (event[0] == IBV_EVENT_GID_CHANGE)
+        gid = event[1];
+    else if (event[1])
         lid = event[1];
     for (struct context *each = contexts; each; each = each->next)
         report(each, (struct ibv_async_event){ .event_type = event[0], .element.port_num = 1 });
@@ -699,6 +714,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
+            frame.dgid = ((struct ah *)wr->wr.ud.ah)->dgid;
             say(frame, (char *)sge.addr);
             if (wr->send_flags & IBV_SEND_SIGNALED)
                 complete(of->send_cq, (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = of->qp_num });
@@ -810,7 +826,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) 
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *compat) {
     struct ibv_port_attr *into = (struct ibv_port_attr *)compat;
     (void)context;
-    if (port != 1)
+    if (port != 1 || silent)
         return EINVAL;
     into->state = IBV_PORT_ACTIVE, into->max_mtu = into->active_mtu = IBV_MTU_4096, into->lid = lid;
     into->gid_tbl_len = 1, into->pkey_tbl_len = 8, into->link_layer = IBV_LINK_LAYER_INFINIBAND;
@@ -832,7 +848,7 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
     (void)port;
     gid_of(context->device, gid->raw);
-    return index ? EINVAL : 0;
+    return index || silent ? EINVAL : 0;
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
@@ -1037,7 +1053,7 @@ int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
     if (what & IBV_QP_DEST_QPN)
         qp->peer = to->dest_qp_num;
     if (what & IBV_QP_AV)
-        qp->dlid = to->ah_attr.dlid;
+        qp->dlid = to->ah_attr.dlid, qp->dgid = to->ah_attr.is_global ? to->ah_attr.grh.dgid.raw[15] : 0;
     if (what & IBV_QP_RQ_PSN)
         qp->psn = to->rq_psn;
     if (what & IBV_QP_PATH_MTU)
@@ -1119,6 +1135,7 @@ int ibv_destroy_qp(struct ibv_qp *of) {
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
+    ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;
     record("handles", to->dlid);
     return &ah->public;
 }
