@@ -12,6 +12,9 @@
  * FAKE_DEAF      no frame reaches another process
  * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
  * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
+ * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
+ * FAKE_LID       LID of the ports (default: 1)
+ * FAKE_HOLD      a LID: connecting to it blocks while the file FAKE_ADAPTER/hold exists; then FAKE_ADAPTER/held exists too
  * FAKE_SYSFS     folder that stands for /sys/class/infiniband
  * FAKE_VECTORS   number of completion vectors (default: 1)
  *
@@ -27,8 +30,10 @@
  * LID to FAKE_ADAPTER/handles.
  *
  * A datagram of 16 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, the
- * process that it happens to, and the number of the adapter or ffffffff for all, 32 bits each. Frames to a former LID are lost. A port
- * is down from IBV_EVENT_PORT_ERR to IBV_EVENT_PORT_ACTIVE: it loses all frames. With bit 16 of the type set, the event is not reported.
+ * process that it happens to, and the number of the adapter or ffffffff for all, 32 bits each. Frames to a former LID are lost. At an
+ * event that a GID changed, the last byte of the ports' GIDs becomes the given number, and frames with a GRH to a former GID are lost.
+ * An event with LID 65535 changes no address: from then on the ports and GIDs cannot be queried. A port is down from
+ * IBV_EVENT_PORT_ERR to IBV_EVENT_PORT_ACTIVE: it loses all frames. With bit 16 of the type set, the event is not reported.
  *
  * The file FAKE_ADAPTER/datagrams.PID has, for each adapter of a process, the number of datagrams with an immediate value that it has
  * sent, 64 bits each.
@@ -60,7 +65,7 @@ enum kind { REQUEST, ANSWER, DATAGRAM };
 
 struct frame {
     uint32_t kind, op, status, from, to, key, imm, qkey;
-    uint32_t dlid;
+    uint32_t dlid, dgid; /* the last byte of the GID; 0 without a GRH */
     uint32_t length, at, part; /* bytes of the message, and those in this frame */
     uint64_t number, address, compare_add, swap, subnet;
 };
@@ -119,7 +124,7 @@ struct message {
 struct qp {
     struct ibv_qp public;
     struct qp *next;
-    uint32_t peer, psn, mtu, qkey, dlid;
+    uint32_t peer, psn, mtu, qkey, dlid, dgid;
     uint64_t posted;
     struct sent *sent, **sent_last;
     struct message *in, **in_last;
@@ -128,7 +133,7 @@ struct qp {
 
 struct ah {
     struct ibv_ah public;
-    uint32_t dlid;
+    uint32_t dlid, dgid;
 };
 
 struct channel {
@@ -162,7 +167,7 @@ static uint64_t *datagrams;
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid = 1;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold, gid, silent;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -205,6 +210,8 @@ static void gid_of(const struct ibv_device *of, uint8_t *into) {
         sscanf((digits ? digits : "fe800000000000000000000000000001") + 2 * at, "%2x", &byte);
         into[at] = byte;
     }
+    if (gid)
+        into[15] = gid;
 }
 
 static int number_of(const struct qp *qp) { return qp->public.context->device - devices; }
@@ -258,6 +265,7 @@ static void say(struct frame frame, const char *bytes) {
     if (from) {
         frame.subnet = subnet_of(from);
         frame.dlid = frame.kind == DATAGRAM ? frame.dlid : from->dlid;
+        frame.dgid = frame.kind == DATAGRAM ? frame.dgid : from->dgid;
     }
     if (process >= PROCESSES || (deaf && process != self) || (from && down[number_of(from)]))
         return;
@@ -530,6 +538,12 @@ static void handle(const struct frame *frame, const char *bytes) {
     struct qp *qp = pair_of(frame->to);
     if (qp && (subnet_of(qp) != frame->subnet || (frame->dlid && frame->dlid != (uint32_t)lid) || down[number_of(qp)]))
         return;
+    if (qp && frame->dgid) {
+        uint8_t own[16];
+        gid_of(qp->public.context->device, own);
+        if (own[15] != frame->dgid)
+            return;
+    }
     int receives = qp && (qp->public.state == IBV_QPS_RTR || qp->public.state == IBV_QPS_RTS);
     if (frame->kind == DATAGRAM) {
         if (receives && qp->public.qp_type == IBV_QPT_UD && qp->qkey == frame->qkey)
@@ -558,7 +572,11 @@ static void happen(const uint32_t *event) {
     if (event[2] != (uint32_t)getpid())
         return;
     pthread_mutex_lock(&mutex);
-    if (event[1])
+    if (event[1] == 65535)
+        silent = 1;
+    else if (event[0] == IBV_EVENT_GID_CHANGE)
+        gid = event[1];
+    else if (event[1])
         lid = event[1];
     uint32_t type = event[0] & 0xffff, is_secret = event[0] >> 16;
     for (uint32_t device = 0; device < DEVICES; device++) {
@@ -622,6 +640,8 @@ static int start(void) {
     late_ms = setting("FAKE_LATE_MS");
     in_order = setting("FAKE_IN_ORDER");
     deaf = setting("FAKE_DEAF");
+    hold = setting("FAKE_HOLD");
+    lid = setting("FAKE_LID") ? setting("FAKE_LID") : 1;
     for (int at = 0; at < DEVICES; at++) {
         uint8_t gid[16];
         gid_of(&devices[at], gid);
@@ -720,6 +740,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
             datagrams[number_of(qp)] += wr->opcode == IBV_WR_SEND_WITH_IMM;
+            frame.dgid = ((struct ah *)wr->wr.ud.ah)->dgid;
             say(frame, (char *)sge.addr);
             if (wr->send_flags & IBV_SEND_SIGNALED)
                 complete(of->send_cq, (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = of->qp_num });
@@ -818,9 +839,11 @@ int ibv_close_device(struct ibv_context *context) {
     return 0;
 }
 
+static int most_pairs(void) { return setting("FAKE_PAIRS") ? setting("FAKE_PAIRS") : 1 << 13; }
+
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) {
     int srq = lacks(context->device, "srq") ? 0 : 1 << 10;
-    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = 1 << 13, .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
+    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = most_pairs(), .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
         .max_cqe = 1 << 20, .max_mr = 1 << 20, .max_pd = 1 << 10, .max_qp_rd_atom = 16, .max_qp_init_rd_atom = 16,
         .atomic_cap = lacks(context->device, "atomics") ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA, .max_srq = srq, .max_srq_wr = 1 << 14, .max_srq_sge = 16, .max_pkeys = 1, .phys_port_cnt = 1 };
     return 0;
@@ -829,7 +852,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) 
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *compat) {
     struct ibv_port_attr *into = (struct ibv_port_attr *)compat;
     (void)context;
-    if (port != 1)
+    if (port != 1 || silent)
         return EINVAL;
     into->state = IBV_PORT_ACTIVE, into->max_mtu = into->active_mtu = IBV_MTU_4096, into->lid = lid;
     into->gid_tbl_len = 1, into->pkey_tbl_len = 8, into->link_layer = IBV_LINK_LAYER_INFINIBAND;
@@ -851,7 +874,7 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
     (void)port;
     gid_of(context->device, gid->raw);
-    return index ? EINVAL : 0;
+    return index || silent ? EINVAL : 0;
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
@@ -1001,6 +1024,15 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
         return NULL;
     }
     pthread_mutex_lock(&mutex);
+    int count = 0;
+    for (struct qp *each = pairs; each; each = each->next)
+        count += each->public.qp_type == IBV_QPT_RC;
+    if (wanted->qp_type == IBV_QPT_RC && count >= most_pairs()) {
+        pthread_mutex_unlock(&mutex);
+        free(qp);
+        errno = ENOMEM;
+        return NULL;
+    }
     qp->public = (struct ibv_qp){ .context = pd->context, .qp_context = wanted->qp_context, .pd = pd, .send_cq = wanted->send_cq,
         .recv_cq = wanted->recv_cq, .srq = wanted->srq, .qp_num = (uint32_t)self << PAIR_BITS | (last_pair++ & ((1 << PAIR_BITS) - 1)),
         .state = IBV_QPS_RESET, .qp_type = wanted->qp_type };
@@ -1025,17 +1057,29 @@ static void drop_requests(struct qp *qp) {
     qp->in_last = &qp->in;
 }
 
+/* As an adapter that resolves an address which does not answer. */
+static void wait_while_held(void) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
+    while (access(name, F_OK) == 0) {
+        record("held", hold);
+        usleep(1000);
+    }
+}
+
 int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
     struct qp *qp = (struct qp *)of;
     if (what & IBV_QP_ACCESS_FLAGS && refuses(of->context, to->qp_access_flags))
         return EOPNOTSUPP;
+    if (what & IBV_QP_AV && hold && to->ah_attr.dlid == hold)
+        wait_while_held();
     pthread_mutex_lock(&mutex);
     if (what & IBV_QP_QKEY)
         qp->qkey = to->qkey;
     if (what & IBV_QP_DEST_QPN)
         qp->peer = to->dest_qp_num;
     if (what & IBV_QP_AV)
-        qp->dlid = to->ah_attr.dlid;
+        qp->dlid = to->ah_attr.dlid, qp->dgid = to->ah_attr.is_global ? to->ah_attr.grh.dgid.raw[15] : 0;
     if (what & IBV_QP_RQ_PSN)
         qp->psn = to->rq_psn;
     if (what & IBV_QP_PATH_MTU)
@@ -1117,6 +1161,7 @@ int ibv_destroy_qp(struct ibv_qp *of) {
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
+    ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;
     record("handles", to->dlid);
     return &ah->public;
 }

@@ -5,6 +5,7 @@
 mod adapter;
 
 mod adapters;
+mod connections;
 mod costs;
 mod costs_collectives;
 mod costs_messages;

@@ -270,6 +270,7 @@ fn invalid_variables_are_refused() {
         ("TRANSOM_VERBS_SL", "16", "from 0 to 15"),
         ("TRANSOM_VERBS_DEPTH", "3", "from 4 to 32768"),
         ("TRANSOM_VERBS_INLINE", "many", "from 0 to 4096"),
+        ("TRANSOM_VERBS_CONNECTIONS", "0", "from 1 to 4294967295"),
         ("TRANSOM_VERBS_ZCOPY_MIN", "32767", "from 32768 to 4294967295"),
         ("TRANSOM_VERBS_REGCACHE_BYTES", "-1", "from 0 to 4294967295"),
         ("TRANSOM_VERBS_TIMEOUT", "-1", "expected seconds above 0"),

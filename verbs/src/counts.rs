@@ -10,10 +10,10 @@ use super::wr::Verb;
 #[non_exhaustive]
 pub struct QueuePairs {
     /// Queue pairs to other ranks created so far. One per peer and rail, created when either side first needs it, and
-    /// again after a connection broke.
+    /// again after a connection broke or was given up.
     pub to_others: usize,
-    /// Queue pairs to other ranks that exist now. A connection does not exist if it broke and was not needed since, or
-    /// if messages released it (`paths=both`).
+    /// Queue pairs to other ranks that exist now. A connection does not exist if it broke and was not needed since, if
+    /// messages released it (`paths=both`), or if it was given up because it was idle (`TRANSOM_VERBS_CONNECTIONS`).
     pub now: usize,
     /// Queue pairs to the rank itself. They serve words of its own memory, and of its host's if data move through
     /// shared memory.

@@ -24,14 +24,16 @@
 //! | `rma` | the `Network` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
-//! Each pair of ranks that communicates has one reliable connection, created when either side first needs it. A thread
+//! Each pair of ranks that communicates has one reliable connection, created when either side needs it. A rank with more
+//! than `TRANSOM_VERBS_CONNECTIONS` gives up those that neither end has used for 0.3 seconds. A thread
 //! of each rank answers connection requests, which are datagrams. [`Verbs::queue_pairs`] counts queue pairs, and
 //! [`Verbs::work_requests_to_others`] the requests posted to them.
 //!
 //! The datagrams are authenticated with a secret that each rank publishes through the job's exchange, so that no third
 //! party can redirect a connection. The connections of a pair are numbered by generations. Each side has at most one
 //! queue pair per generation. If a side loses its queue pair, both agree on the next generation in the same way as on
-//! the first. Only the connecting thread creates and connects queue pairs, without holding a lock. An operation waits
+//! the first. Only the connecting thread creates queue pairs, and has them connected by other threads where an
+//! address must be resolved; it holds no lock. An operation waits
 //! for the connection that it needs, and for no other. Once a second the thread looks for connections that broke while
 //! the rank was busy elsewhere.
 //!

@@ -33,6 +33,8 @@ pub(super) struct Settings {
     pub depth: u32,
     /// Largest inline write, in bytes.
     pub inline: u32,
+    /// Number of connections of a rank beyond which idle ones are given up; `None` for a share of the device's.
+    pub connections: Option<u32>,
     /// Smallest transfer whose memory is registered for it, in bytes.
     pub register_from: u32,
     /// Most bytes of persistent send buffers that stay registered between messages.
@@ -93,6 +95,7 @@ impl Settings {
             pkey: set::PKEY.get::<Partition>()?.map(|pkey| pkey.0),
             depth: set::DEPTH.get::<Within<4, 32768>>()?.map_or(128, |depth| depth.0),
             inline: set::INLINE.get::<Within<0, 4096>>()?.map_or(128, |inline| inline.0),
+            connections: set::CONNECTIONS.get::<Within<1, { u32::MAX }>>()?.map(|most| most.0),
             register_from: set::ZCOPY_MIN.get::<Within<32_768, { u32::MAX }>>()?.map_or(REGISTER_FROM, |bytes| bytes.0),
             keep: set::REGCACHE_BYTES.get::<Within<0, { u32::MAX }>>()?.map_or(REGCACHE_BYTES, |bytes| bytes.0),
             timeout: set::TIMEOUT.get::<Timeout>()?.map_or(Duration::from_millis(250), |time| time.0),

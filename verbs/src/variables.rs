@@ -14,6 +14,7 @@ pub const TABLE: &[Variable] = &[
     PKEY,
     DEPTH,
     INLINE,
+    CONNECTIONS,
     ZCOPY_MIN,
     REGCACHE_BYTES,
     TIMEOUT,
@@ -111,6 +112,16 @@ pub const INLINE: Variable = Variable {
     expected: "a number from 0 to 4096",
     default: "128, less if the device has less",
     check: readable::<Within<0, 4096>>,
+};
+
+/// Number of connections beyond which idle ones are given up.
+pub const CONNECTIONS: Variable = Variable {
+    name: "TRANSOM_VERBS_CONNECTIONS",
+    set_by: SetBy::User,
+    meaning: "number of connections of a rank, on each rail, beyond which it gives up idle ones",
+    expected: "a number from 1 to 4294967295",
+    default: "three quarters of the queue pairs of the device, divided by the ranks that use it",
+    check: readable::<Within<1, { u32::MAX }>>,
 };
 
 /// Smallest transfer whose memory is registered.

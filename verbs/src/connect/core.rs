@@ -2,6 +2,7 @@
 
 use super::address::{Address, Destination};
 use super::failover_qp::{LaneQueue, PeerKeyTable};
+use super::joining::Joining;
 use super::message::{Message, Moved};
 use super::moves::Moves;
 use super::service::{self, ARRIVE_WITHIN, ASK_AFTER};
@@ -32,6 +33,8 @@ use transom_shm_loopback::messages::ProgressHook;
 pub(crate) struct Core {
     pub me: Rank,
     pub endpoints: Endpoints<LaneQueue, Lent>,
+    /// Queue pairs that other threads are connecting.
+    pub(super) joining: Joining,
     pub memory: RegisteredMemory,
     /// Receive buffers for messages on connections.
     pub receives: Arc<Receives>,
@@ -65,7 +68,7 @@ pub(crate) struct Core {
     changed: Condvar,
     /// Commands for the connecting thread; `None` once that thread has ended.
     commands: Mutex<Option<Vec<Command>>>,
-    /// Becomes readable when a command is queued.
+    /// Becomes readable when a command is queued, or a queue pair is connected.
     pub(super) wake: OwnedFd,
     /// Number of queue pairs to other ranks created so far.
     pub made: AtomicUsize,
@@ -131,7 +134,7 @@ impl Core {
             (Endpoints::new(me, same_adapter.len()), RegisteredMemory::new(&rail.domain, rail.register_from));
         let (links, changed, made, hook, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
-        let (twins, ended, moves) = Default::default();
+        let (twins, ended, moves, joining) = Default::default();
         let receives = Receives::new(&rail.domain);
         let (mailbox, has_window) = (Mutex::new(mailbox), Mutex::new(false));
         Ok(Core {
@@ -155,6 +158,7 @@ impl Core {
             changed,
             commands,
             wake,
+            joining,
             made,
             rail,
         })
@@ -391,6 +395,11 @@ impl Core {
             (None, _) => {}
         }
         drop(commands);
+        self.wake();
+    }
+
+    /// Wakes the connecting thread.
+    pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -431,6 +440,27 @@ impl Core {
             rail.pkey(),
             port(gid, lid),
         )
+    }
+
+    /// Describes a refused connection between two ranks, this one first.
+    pub fn refusal(&self, [me, rank]: [Rank; 2], by_peer: bool, errno: i32) -> (String, std::io::Error) {
+        let system = std::io::Error::from_raw_os_error(errno);
+        let exhausted = matches!(Errno::from_raw_os_error(errno), Errno::NOMEM | Errno::AGAIN | Errno::NOSPC);
+        let whose = if by_peer { rank } else { me };
+        let device = if by_peer { "the RDMA device" } else { self.rail.name() };
+        let what = format!("rank {me} cannot connect to rank {rank}: {device} of rank {whose} refused");
+        if !exhausted {
+            return (what, system);
+        }
+        let count = self.endpoints.all().filter(|(_, lane)| lane.has_queue()).count();
+        let (most, limit) = (self.rail.most_queue_pairs(), self.rail.most_connections);
+        let why = format!(
+            "{system}. It may have no more queue pairs. Rank {me} has {count} on {}, which reports at most {most} for all \
+             processes. Start fewer ranks on a host, lower TRANSOM_VERBS_CONNECTIONS (here {limit}) so that idle connections \
+             are given up earlier, or set TRANSOM_MESSAGES=paths=ud, so that messages need no connections",
+            self.rail.name()
+        );
+        (what, std::io::Error::new(system.kind(), why))
     }
 
     /// Records an outcome and wakes the waits for the connection.

@@ -11,6 +11,7 @@
 //!   request of a newer generation    any state --> answered: the old queue pair is retired
 //!   lost                             asked, answered, ready --> absent, or asked again if an operation waits
 //!   reject, no queue pair, died      any state --> failed; want and requests lead out of it, except after a death
+//!   drain, drained                   ready --> draining --> absent, or asked again if an operation waits
 //! ```
 //! Rules of the protocol:
 //! - A rank creates at most one queue pair per generation, and its generation never decreases. A generation therefore
@@ -25,12 +26,20 @@
 //! - Only a side that wants the connection repeats its request. Silence is not a failure; the job reports the peer's
 //!   death.
 //!
+//! - An adapter may take seconds to connect a queue pair, if it has to resolve the peer's address. The side is `joining`
+//!   meanwhile, and replies afterwards. No peer is ready, so nothing arrives at a queue pair whose connection is abandoned.
+//!
 //! Retiring a queue pair first stops reception and then reads the received position, which the end of the next
 //! generation carries to the peer. A ready side therefore knows which of all requests it ever posted were executed. It
 //! posts the others again, and reads too. The result of an atomic that was executed but not answered is lost.
 //!
 //! A side that does not wait for the next generation, because its requests take another way, asks the peer to retire
 //! the last one. Once the peer has confirmed, requests of that generation have no further effect.
+//!
+//! An idle connection is given up without a request in flight. A side that drains posts nothing more in this generation,
+//! and reports when its posted requests are complete (`Drained`). The peer then drains too, retires its queue pair once
+//! its own requests are complete, and confirms that (`Retired`). The queue pair of the first side answers the peer's
+//! requests until then. A side that has reported never posts in this generation again, so late reports are true.
 
 use super::message::{End, Message};
 use rustix::io::Errno;
@@ -53,10 +62,14 @@ pub(crate) enum ConnectionState {
     Absent,
     /// This side has a queue pair and has sent a request.
     Asked { mine: End },
+    /// The adapter is connecting the queue pair to the peer's. `ready`: the peer's is connected already.
+    Joining { mine: End, theirs: End, ready: bool },
     /// The queue pair is connected to the peer's, which may not be connected yet.
     Answered { mine: End, theirs: End },
     /// Both queue pairs are connected to each other, as far as this side knows.
     Ready { mine: End, theirs: End },
+    /// Both queue pairs are connected. This side posts nothing more, and retires its own after the peer's.
+    Draining { mine: End, theirs: End },
     /// No connection is possible.
     Failed(Reason),
 }
@@ -76,10 +89,13 @@ pub(crate) enum Reason {
 pub(crate) trait Effects {
     /// Creates a queue pair on rail `by`, or on any rail that works.
     fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno>;
-    /// Connects the queue pair to the peer's.
-    fn connect(&mut self, theirs: End) -> Result<(), Errno>;
+    /// Connects the queue pair to the peer's, or begins to; returns whether it is connected. The outcome is otherwise
+    /// reported by [`Machine::joined`].
+    fn connect(&mut self, theirs: End) -> Result<bool, Errno>;
     /// Destroys the queue pair. Its received position is part of every end created later.
     fn retire(&mut self);
+    /// Posts no further request to the queue pair; returns whether all posted ones are complete.
+    fn drained(&mut self) -> bool;
     /// Sends a datagram, which may be lost.
     fn send(&mut self, message: Message);
 }
@@ -94,16 +110,24 @@ impl Machine {
         self.generation
     }
 
-    /// Returns whether the request must be repeated [`again`](Self::again) later.
+    /// Returns whether an operation waits for the connection.
     pub fn is_waiting(&self) -> bool {
         self.wanted
+    }
+
+    /// Returns whether the last message must be repeated [`again`](Self::again) later.
+    pub fn is_repeating(&self) -> bool {
+        self.wanted || matches!(self.state, ConnectionState::Draining { .. })
     }
 
     /// Requests the connection. After a failure this starts a new attempt.
     pub fn want(&mut self, effects: &mut impl Effects) {
         match self.state {
             ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => {}
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } => {
+            ConnectionState::Asked { .. }
+            | ConnectionState::Joining { .. }
+            | ConnectionState::Answered { .. }
+            | ConnectionState::Draining { .. } => {
                 self.wanted = true;
                 self.again(effects);
             }
@@ -114,13 +138,22 @@ impl Machine {
         }
     }
 
-    /// Repeats the request.
+    /// Begins to give up an idle connection.
+    pub fn drain(&mut self, effects: &mut impl Effects) {
+        if let ConnectionState::Ready { mine, theirs } = self.state {
+            self.enter(ConnectionState::Draining { mine, theirs });
+            self.again(effects);
+        }
+    }
+
+    /// Repeats the request, or the report that this side has drained.
     pub fn again(&self, effects: &mut impl Effects) {
         let generation = self.generation;
         match self.state {
-            ConnectionState::Asked { mine } | ConnectionState::Answered { mine, .. } => {
-                effects.send(Message::Request { generation, mine })
-            }
+            ConnectionState::Asked { mine }
+            | ConnectionState::Joining { mine, .. }
+            | ConnectionState::Answered { mine, .. } => effects.send(Message::Request { generation, mine }),
+            ConnectionState::Draining { .. } if effects.drained() => effects.send(Message::Drained { generation }),
             _ => {}
         }
     }
@@ -163,6 +196,9 @@ impl Machine {
             Message::Request { generation, mine: theirs } => self.asked(generation, theirs, effects),
             Message::Reply { generation, mine: theirs } if generation == self.generation => match self.state {
                 ConnectionState::Asked { mine } => self.join(mine, theirs, true, effects),
+                ConnectionState::Joining { mine, theirs, .. } => {
+                    self.enter(ConnectionState::Joining { mine, theirs, ready: true });
+                }
                 ConnectionState::Answered { mine, theirs } => self.enter(ConnectionState::Ready { mine, theirs }),
                 _ => {}
             },
@@ -184,13 +220,26 @@ impl Machine {
                 }
                 effects.send(Message::Retired { generation });
             }
+            Message::Drained { generation } if generation <= self.generation => {
+                if generation == self.generation && !self.gives_up(effects) {
+                    // Repeated once this side's requests are complete.
+                    return;
+                }
+                effects.send(Message::Retired { generation });
+            }
+            Message::Retired { generation }
+                if generation == self.generation && matches!(self.state, ConnectionState::Draining { .. }) =>
+            {
+                self.lost(generation, effects);
+            }
+            Message::Drained { .. } | Message::Retired { .. } => {}
             // Not messages of this protocol.
             Message::Probe
             | Message::Alive
             | Message::Atomic { .. }
             | Message::Answer { .. }
             | Message::Moved(_)
-            | Message::Retired { .. } => {}
+            | Message::Spare { .. } => {}
         }
     }
 
@@ -211,8 +260,11 @@ impl Machine {
             ConnectionState::Answered { mine, .. } | ConnectionState::Ready { mine, .. } if now => {
                 effects.send(Message::Reply { generation, mine });
             }
+            ConnectionState::Draining { .. } if now => self.again(effects),
             // A late request: the peer already had a queue pair of this generation, since this side knows it.
-            ConnectionState::Answered { .. } | ConnectionState::Ready { .. } => {}
+            ConnectionState::Answered { .. } | ConnectionState::Ready { .. } | ConnectionState::Draining { .. } => {}
+            // The reply follows once this side is connected.
+            ConnectionState::Joining { .. } => {}
             // This side's queue pair of that generation is gone.
             ConnectionState::Absent => {
                 self.ask(Some(theirs.by), effects);
@@ -220,6 +272,19 @@ impl Machine {
             }
             ConnectionState::Failed(_) => self.reject(generation, effects),
         }
+    }
+
+    /// Retires the queue pair that the peer does not use any more, once this side's requests are complete; returns
+    /// whether there is none now.
+    fn gives_up(&mut self, effects: &mut impl Effects) -> bool {
+        if let ConnectionState::Ready { mine, theirs } = self.state {
+            self.enter(ConnectionState::Draining { mine, theirs });
+        }
+        if matches!(self.state, ConnectionState::Draining { .. }) && !effects.drained() {
+            return false;
+        }
+        self.lost(self.generation, effects);
+        true
     }
 
     /// Creates a queue pair of the next generation, and sends a request.
@@ -243,6 +308,23 @@ impl Machine {
     /// Connects this side's queue pair, and replies. `ready`: the peer is already connected.
     fn join(&mut self, mine: End, theirs: End, ready: bool, effects: &mut impl Effects) {
         match effects.connect(theirs) {
+            Ok(true) => self.joins(mine, theirs, ready, Ok(()), effects),
+            Ok(false) => self.enter(ConnectionState::Joining { mine, theirs, ready }),
+            Err(errno) => self.joins(mine, theirs, ready, Err(errno), effects),
+        }
+    }
+
+    /// Reports the outcome of a connection of that generation that was begun.
+    pub fn joined(&mut self, generation: u32, outcome: Result<(), Errno>, effects: &mut impl Effects) {
+        if let ConnectionState::Joining { mine, theirs, ready } = self.state
+            && generation == self.generation
+        {
+            self.joins(mine, theirs, ready, outcome, effects);
+        }
+    }
+
+    fn joins(&mut self, mine: End, theirs: End, ready: bool, outcome: Result<(), Errno>, effects: &mut impl Effects) {
+        match outcome {
             Ok(()) => {
                 self.enter(if ready {
                     ConnectionState::Ready { mine, theirs }
@@ -283,7 +365,11 @@ impl Machine {
     fn retire(&mut self, effects: &mut impl Effects) -> bool {
         let there_is = matches!(
             self.state,
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Ready { .. }
+            ConnectionState::Asked { .. }
+                | ConnectionState::Joining { .. }
+                | ConnectionState::Answered { .. }
+                | ConnectionState::Ready { .. }
+                | ConnectionState::Draining { .. }
         );
         if there_is {
             effects.retire();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 8 | `transom` and the version of the record |
 //! | 4, 4 | the sender's rank, the receiver's |
-//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11, moved 12; plus `256 (r + 1)` if the message is about rail `r`'s connection and is relayed by another rail |
+//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11, moved 12, spare 13, drained 14; plus `256 (r + 1)` if the message is about rail `r`'s connection and is relayed by another rail |
 //! | 4 | generation; 1 in a probe and its answer |
 //! | 4, 4 | the sender's queue pair and its first PSN; zero in other kinds |
 //! | 4, 4 | the last earlier generation in which the sender received a packet, and the PSN that it expected next; or zero |
@@ -27,7 +27,7 @@ use sha2::Sha256;
 use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 
-const MAGIC: [u8; 8] = *b"transom\x06";
+const MAGIC: [u8; 8] = *b"transom\x07";
 const CODE: usize = 32;
 /// Bytes of a record.
 pub(crate) const MESSAGE: usize = MAGIC.len() + NUMBERS * 4 + CODE;
@@ -75,6 +75,10 @@ pub(crate) enum Message {
     Retired { generation: u32 },
     /// The sender's port has this address since its move of that number.
     Moved(Moved),
+    /// The sender has too many connections, and does not use this one. The receiver may drain it.
+    Spare { generation: u32 },
+    /// The sender posts nothing more in this generation, and its requests are complete.
+    Drained { generation: u32 },
 }
 
 /// The address of a port, with the number of its moves. Later moves have higher numbers.
@@ -111,6 +115,8 @@ impl Message {
             }
             Message::Retire { generation } => (10, end(generation, NONE, 0)),
             Message::Retired { generation } => (11, end(generation, NONE, 0)),
+            Message::Spare { generation } => (13, end(generation, NONE, 0)),
+            Message::Drained { generation } => (14, end(generation, NONE, 0)),
             Message::Moved(Moved { number, gid, lid }) => {
                 let gid = u128::from_be_bytes(gid);
                 (12, wide([(gid >> 64) as u64, gid as u64, lid.into(), number], 0))
@@ -139,7 +145,7 @@ impl Message {
         let numbers: [[u8; 4]; NUMBERS] = numbers.as_chunks().0.try_into().ok()?;
         let [from, to, kind, numbers @ ..] = numbers.map(u32::from_le_bytes);
         let message = match kind % ELSEWHERE {
-            kind @ (1..=5 | 10 | 11) => Self::of_connection(kind, numbers)?,
+            kind @ (1..=5 | 10 | 11 | 13 | 14) => Self::of_connection(kind, numbers)?,
             kind @ 6..=9 => Self::of_atomic(kind, numbers)?,
             12 => Self::of_move(numbers)?,
             _ => return None,
@@ -159,6 +165,8 @@ impl Message {
             (5, 0) if mine == NONE && generation == 1 => Message::Alive,
             (10, 0) if mine == NONE => Message::Retire { generation },
             (11, 0) if mine == NONE => Message::Retired { generation },
+            (13, 0) if mine == NONE => Message::Spare { generation },
+            (14, 0) if mine == NONE => Message::Drained { generation },
             _ => return None,
         };
         (generation > 0).then_some(message)
@@ -220,7 +228,7 @@ mod tests {
         End { by: 3, queue_pair: 0x11, psn: 0xff_ffff, received: Received { generation: 1, next: 0xab_cdef } };
     const WORD: RemoteAddress = RemoteAddress { address: 0x7f00_0000_1008, key: u32::MAX };
 
-    fn all() -> [Message; 12] {
+    fn all() -> [Message; 14] {
         [
             Message::Request { generation: u32::MAX, mine: MINE },
             Message::Reply {
@@ -241,6 +249,8 @@ mod tests {
                 gid: [0xfe, 0x80, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
                 lid: 9,
             }),
+            Message::Spare { generation: 1 },
+            Message::Drained { generation: u32::MAX },
         ]
     }
 
@@ -255,7 +265,7 @@ mod tests {
         }
         // The bytes on the wire, without the code.
         let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, Some(2), &SECRET);
-        let said = b"transom\x06\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
+        let said = b"transom\x07\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
             \x01\0\0\0\xef\xcd\xab\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(&bytes[..MESSAGE - CODE], said);
     }
@@ -287,6 +297,7 @@ mod tests {
             (2, 10),
             (2, 12),
             (2, 13),
+            (2, 15),
             (3, 0),
             (3, 1),
             (4, 0),

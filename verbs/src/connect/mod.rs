@@ -6,6 +6,8 @@ mod address;
 mod atomics;
 mod core;
 mod failover_qp;
+mod idle;
+mod joining;
 mod listen;
 mod machine;
 mod message;
@@ -100,6 +102,7 @@ impl Service {
         made.iter_mut().skip(datagram_rails(settings.paths, count)).for_each(|made| made.mail = None);
         let writes =
             Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("the list includes this rank");
+        let users: Vec<u64> = cards.iter().flatten().map(|card| card.adapter).collect();
         let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {
             if made.rail.writes != writes {
                 tracing::info!(
@@ -109,6 +112,8 @@ impl Service {
                 );
             }
             made.rail.writes = writes;
+            let users = users.iter().filter(|adapter| **adapter == made.card.adapter).count();
+            made.rail.share_connections(users);
             Self::start(job, made, count > 1, cards)
         });
         let mut first = rails.next().expect("there is one at least")?;
@@ -135,7 +140,8 @@ impl Service {
         let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
         let addresses = cards.into_iter().map(|card| card.address).collect();
         let core = Arc::new(Core::new(me, rail, same_adapter, addresses, (paths, mail))?);
-        let connector = Connector::new(core.clone(), post, several, Arc::downgrade(job));
+        let frequent = several || core.addresses.len() > core.rail.most_connections;
+        let connector = Connector::new(core.clone(), post, frequent, Arc::downgrade(job));
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
         let thread = thread.map_err(|source| VerbsError::system("starting the connecting thread", source))?;
         Ok(Service { core, further: Vec::new(), thread: Some(thread) })

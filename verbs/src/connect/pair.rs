@@ -3,6 +3,7 @@
 use super::address::Destination;
 use super::core::{Core, UNORDERED};
 use super::failover_qp::LaneQueue;
+use super::joining::{self, Join};
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
 use crate::VerbsError;
@@ -10,7 +11,7 @@ use crate::datagram::{Post, Recipient};
 use crate::lane::Start;
 use crate::progress;
 use crate::rail::{LastWord, Polled};
-use crate::sys::{Event, FarEnd};
+use crate::sys::{Event, FarEnd, NearEnd};
 use crate::wr::{Failure, Received, Why, WorkQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -122,6 +123,59 @@ impl Doing<'_> {
     }
 }
 
+impl Doing<'_> {
+    /// The parameters of both ends of the connection.
+    fn ends(&self, theirs: End) -> Result<(NearEnd, FarEnd), Errno> {
+        let Some(Made { start, .. }) = &self.pair.made else { return Err(Errno::NOTCONN) };
+        let of = self.of(self.pair.by).ok().filter(|_| theirs.by == self.pair.by).ok_or(Errno::INVAL)?;
+        let (rail, address, to) = (&of.rail, &of.addresses[self.peer], of.destination(self.peer));
+        let [initiated, served] = rail.initiated_and_served();
+        let far = FarEnd {
+            path: rail.path(to.gid, to.lid),
+            mtu: self.mtu(&of),
+            queue_pair: theirs.queue_pair,
+            psn: theirs.psn,
+            served: served.min(address.initiator_depth),
+            initiated: initiated.min(address.responder_resources),
+        };
+        Ok((rail.near_end(start.psn), far))
+    }
+
+    /// Connects the queue pair to the peer's, by this thread.
+    pub fn connect_now(&mut self, theirs: End) -> Result<(), Errno> {
+        let (near, far) = self.ends(theirs)?;
+        let Some(Made { queue, .. }) = &self.pair.made else { return Err(Errno::NOTCONN) };
+        let connected = queue.pair.connect(&near, &far);
+        self.is_connected(theirs, connected)
+    }
+
+    /// Records the outcome of connecting the queue pair to the peer's.
+    pub fn is_connected(&mut self, theirs: End, outcome: Result<(), VerbsError>) -> Result<(), Errno> {
+        outcome.map_err(|error| self.refused(&error))?;
+        let Some(Made { queue, start }) = &self.pair.made else { return Err(Errno::NOTCONN) };
+        if self.of(self.pair.by)?.rail.writes.in_order && !queue.pair.writes_in_order() {
+            tracing::error!(
+                rank = self.core.me,
+                peer = self.peer,
+                "the RDMA device promised ordered writes at the start, but not on this connection; set \
+                 TRANSOM_VERBS_WORD_WRITE=atomic at all ranks"
+            );
+            return Err(UNORDERED);
+        }
+        self.pair.connected = Some((start.generation, theirs.psn));
+        Ok(())
+    }
+
+    /// Destroys a queue pair that was never used.
+    pub fn discard(&mut self, queue: LaneQueue) {
+        let (number, failover) = (queue.number(), queue.is_failover());
+        drop(queue);
+        if !failover {
+            self.core.receives.forget(number, false);
+        }
+    }
+}
+
 /// Ends a queue pair of a rail; returns the PSN that it expected next, if it was connected.
 fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: &Core) -> Result<u32, Errno> {
     let settle = || progress::settle(polled, &core.endpoints);
@@ -137,13 +191,9 @@ fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: 
     // reported.
     settle();
     core.receives.settle();
-    let (number, failover) = (queue.number(), queue.is_failover());
     drop(queue);
     settle();
     core.receives.settle();
-    if !failover {
-        core.receives.forget(number, was_connected);
-    }
     next
 }
 
@@ -228,31 +278,16 @@ impl Effects for Doing<'_> {
         Ok(End { by, queue_pair, psn, received })
     }
 
-    fn connect(&mut self, theirs: End) -> Result<(), Errno> {
-        let Some(Made { queue, start }) = &self.pair.made else { return Err(Errno::NOTCONN) };
-        let of = self.of(self.pair.by).ok().filter(|_| theirs.by == self.pair.by).ok_or(Errno::INVAL)?;
-        let (rail, address, to) = (&of.rail, &of.addresses[self.peer], of.destination(self.peer));
-        let [initiated, served] = rail.initiated_and_served();
-        let far = FarEnd {
-            path: rail.path(to.gid, to.lid),
-            mtu: self.mtu(&of),
-            queue_pair: theirs.queue_pair,
-            psn: theirs.psn,
-            served: served.min(address.initiator_depth),
-            initiated: initiated.min(address.responder_resources),
-        };
-        queue.pair.connect(&rail.near_end(start.psn), &far).map_err(|error| self.refused(&error))?;
-        if rail.writes.in_order && !queue.pair.writes_in_order() {
-            tracing::error!(
-                rank = self.core.me,
-                peer = self.peer,
-                "the RDMA device promised ordered writes at the start, but not on this connection; set \
-                 TRANSOM_VERBS_WORD_WRITE=atomic at all ranks"
-            );
-            return Err(UNORDERED);
+    fn connect(&mut self, theirs: End) -> Result<bool, Errno> {
+        let (near, far) = self.ends(theirs)?;
+        // Without a GRH there is no address to resolve.
+        if far.path.global.is_some()
+            && let Some(made) = self.pair.made.take()
+        {
+            joining::begin(self.core, Join { peer: self.peer, made, near, far });
+            return Ok(false);
         }
-        self.pair.connected = Some((start.generation, theirs.psn));
-        Ok(())
+        self.connect_now(theirs).map(|()| true)
     }
 
     fn retire(&mut self) {
@@ -260,7 +295,17 @@ impl Effects for Doing<'_> {
         let Doing { peer, pair, core, .. } = self;
         let Some(polled) = pair.polled[pair.by as usize].clone() else { return };
         let connected = pair.connected.take();
-        let end = |queue| end(queue, connected.is_some(), &polled, core, &of);
+        // The peer sent no incomplete message on a connection that was given up.
+        let may_have_consumed =
+            connected.is_some() && !core.endpoints.lane(*peer).is_some_and(|lane| lane.is_dormant());
+        let end = |queue: LaneQueue| {
+            let (number, failover) = (queue.number(), queue.is_failover());
+            let ended = end(queue, connected.is_some(), &polled, core, &of);
+            if !failover {
+                core.receives.forget(number, may_have_consumed);
+            }
+            ended
+        };
         let ended = match pair.made.take() {
             Some(made) => Some(end(made.queue)),
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
@@ -273,6 +318,12 @@ impl Effects for Doing<'_> {
                 Err(errno) => pair.unknown = Some(errno),
             }
         }
+    }
+
+    fn drained(&mut self) -> bool {
+        progress::poll(&self.core.rail, &self.core.endpoints);
+        // A queue pair that the lane does not have yet carries no requests.
+        self.pair.made.is_some() || self.core.endpoints.lane(self.peer).is_none_or(|lane| lane.drain())
     }
 
     fn send(&mut self, message: Message) {
@@ -288,7 +339,7 @@ impl Effects for Doing<'_> {
             Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
             Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
             Message::Retire { .. } | Message::Retired { .. } | Message::Moved(_) => true,
-            Message::Probe | Message::Alive => false,
+            Message::Probe | Message::Alive | Message::Spare { .. } | Message::Drained { .. } => false,
         };
         if by_others && let Some(of) = self.core.number() {
             self.core.others().for_each(|other| other.say(self.peer, of, message));

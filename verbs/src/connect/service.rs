@@ -1,9 +1,11 @@
-//! The connecting thread. It alone drives the machines, and creates, connects and destroys queue pairs, without holding
-//! a lock. Connections to different peers therefore do not wait for each other, and the rank's operations wait for
-//! none.
+//! The connecting thread. It alone drives the machines, and creates and destroys queue pairs, without holding a lock.
+//! [Other threads](super::joining) connect them where that may take long. Connections to different peers therefore do not
+//! wait for each other, and the rank's operations wait for none.
 
 use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
+use super::idle::Usage;
+use super::joining::Joined;
 use super::listen::listen;
 use super::machine::{Backoff, ConnectionState, Effects, Machine, Reason};
 use super::message::{MESSAGE, Message};
@@ -68,7 +70,7 @@ pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
 
 #[derive(Default)]
 pub(super) struct Connection {
-    machine: Machine,
+    pub(super) machine: Machine,
     pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
@@ -81,10 +83,11 @@ pub(super) struct Connection {
     back: u32,
     /// Multiplier of the timeouts before a connection is broken off or returns to the first rail.
     timeout_backoff: TimeoutBackoff,
-    /// The time since which the peer has not answered the requests for its first connection.
+    /// The time since which the peer has not answered the requests for a connection.
     unanswered: Option<Unanswered>,
     /// The last atomic that the peer requested.
     pub(super) served: Served,
+    pub(super) usage: Usage,
 }
 
 /// A peer of which no datagram arrives.
@@ -97,7 +100,7 @@ struct Unanswered {
 /// Seconds until a broken connection that is not restored fails; the second value applies while the port is down.
 const LATE: u32 = 20;
 const LATE_PORT_DOWN: u32 = 5;
-/// Checks per second with several rails.
+/// Checks per second with several rails, or if the rank may have too many connections.
 const LOOKS: u32 = 10;
 /// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
 const BACK: u32 = 10;
@@ -118,10 +121,11 @@ pub(super) const ASK_AFTER: Duration = Duration::from_secs(15);
 pub(super) const ARRIVE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Connector {
-    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool, job: Weak<dyn Bootstrap>) -> Self {
+    /// `frequent`: the lanes are checked more often than once a second.
+    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, frequent: bool, job: Weak<dyn Bootstrap>) -> Self {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
-        let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
+        let (look, looks) = (Instant::now(), if frequent { LOOKS } else { 1 });
         let (announcements, mute) = (0, [false; 3]);
         Connector {
             connections,
@@ -176,6 +180,9 @@ impl Connector {
                 Command::Stop => return false,
             }
         }
+        for joined in self.core.joining.take() {
+            self.joined(joined);
+        }
         let came = self.post.receive();
         for datagram in &came {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
@@ -205,6 +212,19 @@ impl Connector {
         true
     }
 
+    /// Continues with a queue pair that another thread has connected, or discards it if it is not wanted any more.
+    fn joined(&mut self, Joined { peer, made, outcome }: Joined) {
+        let generation = made.start.generation;
+        self.drive(peer, false, |machine, effects| match machine.state() {
+            ConnectionState::Joining { theirs, .. } if machine.generation() == generation => {
+                effects.pair.made = Some(made);
+                let outcome = effects.is_connected(theirs, outcome);
+                machine.joined(generation, outcome, effects);
+            }
+            _ => effects.discard(made.queue),
+        });
+    }
+
     /// Handles a message about the peer's connection on this rail.
     fn heard(&mut self, peer: Rank, message: Message) {
         if let Some(connection) = self.connections.get_mut(&peer) {
@@ -224,7 +244,9 @@ impl Connector {
                 if let Some(lane) = self.core.endpoints.lane(peer) {
                     lane.far_end_has_gone(generation);
                 }
+                self.drive(peer, false, |machine, effects| machine.heard(message, effects));
             }
+            Message::Spare { generation } => self.drain_if_idle(peer, generation),
             _ => self.drive(peer, false, |machine, effects| machine.heard(message, effects)),
         }
     }
@@ -284,11 +306,12 @@ impl Connector {
         progress::poll(rail, endpoints);
         core.receives.discard(false);
         for (peer, lane) in endpoints.all() {
-            let Connection { silence, .. } = self.connections.entry(peer).or_default();
+            let Connection { silence, usage, .. } = self.connections.entry(peer).or_default();
+            usage.note(lane.posted(), Instant::now());
+            // Posted requests of a dormant lane complete too.
+            let works = !lane.is_broken() || lane.is_dormant();
             *silence = match *silence {
-                (before, looks) if before == lane.completed() && !lane.is_idle() && !lane.is_broken() => {
-                    (before, looks + 1)
-                }
+                (before, looks) if before == lane.completed() && !lane.is_idle() && works => (before, looks + 1),
                 _ => (lane.completed(), 0),
             };
             if lane.asked().is_some() {
@@ -313,7 +336,9 @@ impl Connector {
             }
             let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
             let ended = lane.failure().is_some() && asked;
-            if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
+            // A dormant lane is connected when an operation needs it, however long its peer is stopped.
+            let broken = lane.is_broken() && !lane.is_dormant();
+            if !ended && !(broken && (asked || !lane.is_idle())) {
                 continue;
             }
             let most = self.looks * if rail.health.port_down() { LATE_PORT_DOWN } else { LATE };
@@ -332,6 +357,7 @@ impl Connector {
         }
         self.look_for_unreached();
         self.announce();
+        self.give_up_idle();
     }
 
     /// Notifies the peers of this rank's new address, several times, because datagrams may be lost: the peers that it has
@@ -348,13 +374,13 @@ impl Connector {
         peers.into_iter().for_each(|peer| self.say(peer, Message::Moved(moved)));
     }
 
-    /// Reports peers that are wanted for the first time, whose processes run, and of which no datagram arrives.
+    /// Reports peers that have no connection and are wanted, whose processes run, and of which no datagram arrives.
     fn look_for_unreached(&mut self) {
         let Connector { connections, core, job, .. } = self;
         let Some(job) = job.upgrade() else { return };
         for (&peer, connection) in connections {
-            let is_first = connection.machine.is_waiting() && core.endpoints.lane(peer).is_none();
-            if !is_first || core.rail.health.port_down() {
+            let is_new = core.endpoints.lane(peer).is_none_or(|lane| lane.is_dormant());
+            if !(is_new && connection.machine.is_waiting()) || core.rail.health.port_down() {
                 connection.unanswered = None;
                 continue;
             }
@@ -470,13 +496,16 @@ impl Connector {
 
     /// Drives the machine of a peer by `event`, and reports the outcome to the rank. `wanted`: an operation waits,
     /// which the machine may not know yet.
-    fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
+    pub(super) fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
         let Connector { connections, due, post, core, holding, .. } = self;
         let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
-        let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());
-        if matches!(before, ConnectionState::Ready { .. }) && failed {
+        let failed = core.endpoints.lane(peer).is_some_and(|lane| {
+            let broken = lane.is_broken() && !lane.is_dormant();
+            broken || lane.failure().is_some()
+        });
+        if matches!(before, ConnectionState::Ready { .. } | ConnectionState::Draining { .. }) && failed {
             machine.lost(machine.generation(), &mut doing);
         }
         event(machine, &mut doing);
@@ -521,7 +550,7 @@ impl Connector {
             // A rank that wants the connection has sent a command, or will.
             _ => {}
         }
-        if !machine.is_waiting() {
+        if !machine.is_repeating() {
             *backoff = Backoff::default();
             mine.take().map(|at| due.remove(&(at, peer)));
         } else if mine.is_none() {
@@ -542,7 +571,7 @@ impl Connector {
         let generation = pair.next_generation();
         let mut doing = Doing { peer: core.me, pair, post, core };
         doing.retire();
-        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect(end).map(|()| end));
+        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect_now(end).map(|()| end));
         let outcome = match (connected, pair.made.take()) {
             (Ok(end), Some(Made { queue, start })) => {
                 core.endpoints.add(core.me, queue, start, end.received);

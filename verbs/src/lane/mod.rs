@@ -10,6 +10,7 @@
 //! [unfinished](Unfinished) requests under the same numbers, so that waiting callers see no difference. The next queue
 //! may belong to another rail, on which not every request can be posted: see [`held`].
 
+mod dormant;
 mod held;
 mod moving;
 mod post;
@@ -27,7 +28,7 @@ use super::wr::{Completion, Course, Failure, Piece, Received, RemoteAddress, Req
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use transom_launch::lock;
@@ -48,7 +49,7 @@ pub(super) struct Lane<Q, L> {
     posted: AtomicU64,
     /// Number of the last signalled request. Changed under the lock, after `posted`.
     signalled: AtomicU64,
-    /// One of the states below. Changes to `WORKS` only under the lock.
+    /// One of the states below. Changes to `WORKS` and `DORMANT` only under the lock.
     state: AtomicU8,
     /// The permanent failure that ended the lane.
     failure: OnceLock<Failure>,
@@ -69,12 +70,14 @@ pub(super) struct Lane<Q, L> {
 
 /// Requests are posted and complete.
 const WORKS: u8 = 0;
+/// The queue was given up because the lane was idle, or will be; nothing is posted.
+const DORMANT: u8 = 1;
 /// There is no queue, or it is about to be replaced. Its completions still count.
-const RETIRED: u8 = 1;
+const RETIRED: u8 = 2;
 /// Like RETIRED, and a request has failed: later completions only say that their requests were not executed.
-const BROKEN: u8 = 2;
+const BROKEN: u8 = 3;
 /// There will be no further queue.
-const ENDED: u8 = 3;
+const ENDED: u8 = 4;
 
 struct Sending<Q, L> {
     /// `None` while there is no working queue, and after the lane has ended.
@@ -322,7 +325,7 @@ impl<Q, L> Lane<Q, L> {
     /// Returns whether the lane waits for a queue.
     #[inline]
     pub fn is_broken(&self) -> bool {
-        matches!(self.state.load(Acquire), RETIRED | BROKEN)
+        matches!(self.state.load(Acquire), DORMANT | RETIRED | BROKEN)
     }
 }
 

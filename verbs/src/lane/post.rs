@@ -175,7 +175,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.ask_with(&mut self.sending())
     }
 
-    fn ask_with(&self, sending: &mut Sending<Q, L>) -> Result<(), Stop> {
+    pub(super) fn ask_with(&self, sending: &mut Sending<Q, L>) -> Result<(), Stop> {
         let posted = self.posted.load(Relaxed);
         if self.signalled.load(Relaxed) == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
             return Ok(());

@@ -62,7 +62,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         sending.lost.extend(lost);
         self.lost.store(sending.lost.len() as u32, Release);
         self.queue_pair.store(queue.number(), Release);
-        for state in [RETIRED, BROKEN] {
+        for state in [DORMANT, RETIRED, BROKEN] {
             let _ = self.state.compare_exchange(state, WORKS, Release, Relaxed);
         }
         self.failover.store(queue.is_failover(), Release);

@@ -46,14 +46,25 @@ impl VerbsWire {
         posted.map_err(|stop| self.stopped(lane, &stop))
     }
 
-    fn stopped(&self, lane: Lane, stop: &Stop) -> Busy {
+    fn stopped(&mut self, lane: Lane, stop: &Stop) -> Busy {
         match stop {
-            Stop::Broken => _ = self.service.core_of(lane.rail).want(lane.peer as usize),
+            Stop::Broken => self.restore(lane),
             Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
             // `Full` ends by itself, and a failure or cut is reported elsewhere.
             Stop::Full | Stop::Failed(_) | Stop::Cut => {}
         }
         Busy
+    }
+
+    /// Requests the connection of a lane without a queue. A dormant lane does not fail by itself if that is refused.
+    fn restore(&mut self, Lane { peer, rail }: Lane) {
+        let (core, rank) = (self.service.core_of(rail), peer as usize);
+        let dormant = core.endpoints.lane(rank).is_some_and(|lane| lane.is_dormant());
+        if !dormant || self.may_fail_over() {
+            core.want(rank);
+        } else if let refused @ (Link::Refused { .. } | Link::Unreached) = core.wanted(rank) {
+            self.not_connected(peer, refused);
+        }
     }
 
     /// Posts a message that is copied, inline in the request or in a slot.

@@ -295,15 +295,27 @@ impl VerbsWire {
                 // Striped data and the messages of this lane use other rails, if any of these passes.
                 let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
                 if rail == 0 && !others && self.mailboxes.is_empty() {
-                    if refused == Link::Unreached {
-                        // The error of messages has no room for the reason. A failed print is ignored: stderr may be closed.
-                        let (me, why) = (core.me, core.unreached(peer as usize));
-                        let _ = writeln!(std::io::stderr(), "transom: rank {me} cannot send to rank {peer}: {why}");
-                    }
-                    self.notice(peer, Why::Unreachable);
+                    self.not_connected(peer, refused);
                 }
             }
         }
+    }
+
+    /// Gives up a peer to which there is no connection. The error of messages has no room for the reason.
+    pub(super) fn not_connected(&mut self, peer: Rank, refused: Link) {
+        let (core, rank) = (self.core(), peer as usize);
+        let why = match refused {
+            Link::Refused { by_peer, errno } => {
+                let (what, source) = core.refusal([core.me, rank], by_peer, errno);
+                format!("{what}: {source}")
+            }
+            _ => core.unreached(rank),
+        };
+        if self.peers.get(&peer).is_none_or(|peer| !peer.noticed) {
+            // A failed print is ignored: stderr may be closed.
+            let _ = writeln!(std::io::stderr(), "transom: rank {} cannot send to rank {peer}: {why}", core.me);
+        }
+        self.notice(peer, Why::Unreachable);
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) struct Rail {
     pub keep: usize,
     /// Bandwidth reported by the port, in Mb/s; 0 if unknown.
     pub bandwidth: u32,
+    /// Number of connections to other ranks beyond which idle ones are given up.
+    pub most_connections: usize,
     choice: Choice,
     capacity: Capacity,
     service_level: u8,
@@ -73,6 +75,7 @@ impl Rail {
             register_from: settings.register_from as usize,
             keep: settings.keep as usize,
             bandwidth: choice.rate,
+            most_connections: settings.connections.map_or(usize::MAX, |most| most as usize),
             choice,
             capacity: Capacity { depth, receives: 1, inline: settings.inline, scatter: 1 },
             service_level: settings.service_level,
@@ -89,6 +92,19 @@ impl Rail {
         }
         tracing::info!(rail = rail.describe(), writes = ?rail.writes, "RDMA device opened");
         Ok(rail)
+    }
+
+    /// Limits connections to a share of the adapter's queue pairs, unless the user has set a limit. `users`: ranks that
+    /// use the adapter, each counted once per rail.
+    pub fn share_connections(&mut self, users: usize) {
+        if self.most_connections == usize::MAX {
+            self.most_connections = share(self.most_queue_pairs(), users);
+        }
+    }
+
+    /// Number of queue pairs that the device reports at most.
+    pub fn most_queue_pairs(&self) -> usize {
+        self.context().limits.max_qp.max(1) as usize
     }
 
     /// Asks the device, by a queue pair connected to itself, whether the bytes of a write become visible in order.
@@ -233,6 +249,12 @@ impl Rail {
     }
 }
 
+/// A user's share of an adapter's queue pairs. A quarter is left for connections that are made before idle ones have
+/// been given up, and for other jobs.
+fn share(queue_pairs: usize, users: usize) -> usize {
+    (queue_pairs / 4 * 3 / users.max(1)).max(1)
+}
+
 /// The event after which a failed queue pair executes nothing more, so that its received position is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastWord {
@@ -259,6 +281,14 @@ fn traffic_class(set: Option<u8>, link: Link, of_port: impl FnOnce() -> Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queue_pairs_are_shared_among_the_users_of_an_adapter() {
+        assert_eq!(
+            [(131_072, 64), (16, 5), (1, 1), (8, 100), (8, 0)].map(|(pairs, users)| share(pairs, users)),
+            [1536, 2, 1, 1, 6]
+        );
+    }
 
     #[test]
     fn traffic_class_is_set_by_user_port_or_link() {

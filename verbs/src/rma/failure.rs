@@ -45,7 +45,7 @@ impl Member {
         let completed = lane.completed();
         match *silence {
             // While there is no queue, nothing is posted.
-            _ if lane.is_idle() && !lane.is_broken() => *silence = None,
+            _ if lane.is_idle() && (!lane.is_broken() || lane.is_dormant()) => *silence = None,
             Some((before, since)) if before == completed => {
                 if since.elapsed() > if gone.is_some() { UNSERVED_AFTER_DEATH } else { UNSERVED } {
                     self.give_up(way.peer);

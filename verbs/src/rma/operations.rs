@@ -62,31 +62,31 @@ impl Member {
                 self.alive(way)?;
                 if lane.is_broken() {
                     // The connecting thread decides how long to try; then the lane fails.
-                    self.core().want(way.peer);
+                    self.connect(way)?;
                 }
                 self.served(way, &mut silence)?;
             }
         }
     }
 
-    /// Ensures that there is a lane to a peer. A broken lane is being restored, or fails.
+    /// Ensures that there is a lane to a peer. A broken lane is being restored, or fails. A dormant lane is connected.
     #[inline]
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
         match self.endpoints().lane(way.peer) {
-            Some(lane) => {
+            Some(lane) if !lane.is_dormant() => {
                 if lane.is_broken() {
                     self.core().want(way.peer);
                 }
                 Ok(())
             }
-            None => self.connect_first(way),
+            _ => self.connect_anew(way),
         }
     }
 
-    /// Makes the first connection. Waits for a silent peer as long as the job reports it alive and the port is up,
+    /// Makes the first connection, or another one after an idle one was given up. Waits for a silent peer as long as the job reports it alive and the port is up,
     /// because it may be stopped. Fails if its process runs and no datagram of the peer arrives.
     #[cold]
-    fn connect_first(&self, way: Way) -> Result<(), FabricError> {
+    fn connect_anew(&self, way: Way) -> Result<(), FabricError> {
         let (core, began, mut down) = (self.core(), Instant::now(), None);
         let mut link = core.want(way.peer);
         loop {
@@ -100,9 +100,8 @@ impl Member {
                     return Err(FabricError::System { what, source: std::io::Error::other(why) });
                 }
                 Link::Refused { by_peer, errno } => {
-                    let whose = if by_peer { format!("rank {}", way.rank) } else { "this rank".into() };
-                    let what = format!("cannot connect to rank {}: the RDMA device of {whose} refused", way.rank);
-                    return Err(FabricError::System { what, source: std::io::Error::from_raw_os_error(errno) });
+                    let (what, source) = core.refusal([self.exchange.rank(), way.rank], by_peer, errno);
+                    return Err(FabricError::System { what, source });
                 }
                 Link::Absent => core.want(way.peer),
                 Link::Wanted => {

@@ -11,9 +11,13 @@ pub struct Made {
     pub generation: u32,
     pub end: End,
     pub connected: Option<End>,
+    /// The adapter is connecting it to this end.
+    pub connecting: Option<End>,
     pub alive: bool,
     /// Attached to the lane.
     pub attached: bool,
+    /// The lane posts nothing more to it.
+    pub drains: bool,
     /// Requests posted to it, and the number of them that were answered.
     pub sent: Vec<Sent>,
     pub answered: usize,
@@ -49,6 +53,8 @@ pub fn errno(side: usize, verb: usize) -> Errno {
 pub struct Doing<'a> {
     pub side: usize,
     pub rails: u32,
+    /// The adapter connects queue pairs later.
+    pub slow: bool,
     pub made: &'a mut Vec<Made>,
     pub received: &'a mut Received,
     pub refused: &'a mut [bool; 2],
@@ -75,13 +81,24 @@ impl Effects for Doing<'_> {
         // Packet numbers wrap around.
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
-        let (connected, attached, sent, answered, arrived) = Default::default();
-        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived });
+        let (connected, connecting, attached, drains, sent, answered, arrived) = Default::default();
+        self.made.push(Made {
+            generation,
+            end,
+            connected,
+            connecting,
+            alive: true,
+            attached,
+            drains,
+            sent,
+            answered,
+            arrived,
+        });
         Ok(end)
     }
 
-    fn connect(&mut self, theirs: End) -> Result<(), Errno> {
-        if self.refusal == Refusal::Connect {
+    fn connect(&mut self, theirs: End) -> Result<bool, Errno> {
+        if !self.slow && self.refusal == Refusal::Connect {
             (self.met, self.refused[1]) = (true, true);
             return Err(errno(self.side, 1));
         }
@@ -89,10 +106,13 @@ impl Effects for Doing<'_> {
             Some(Made { end, .. }) if end.by != theirs.by => {
                 self.wrong = Some("connects queue pairs of two rails".into());
             }
+            Some(Made { connected: None, connecting: connecting @ None, alive: true, .. }) if self.slow => {
+                *connecting = Some(theirs);
+            }
             Some(Made { connected: connected @ None, alive: true, .. }) => *connected = Some(theirs),
             other => self.wrong = Some(format!("connects {other:?}")),
         }
-        Ok(())
+        Ok(!self.slow)
     }
 
     fn retire(&mut self) {
@@ -108,7 +128,36 @@ impl Effects for Doing<'_> {
         }
     }
 
+    fn drained(&mut self) -> bool {
+        match self.made.last_mut() {
+            Some(made) if made.alive => {
+                made.drains = true;
+                made.answered == made.sent.len()
+            }
+            other => {
+                self.wrong = Some(format!("drains {other:?}"));
+                true
+            }
+        }
+    }
+
     fn send(&mut self, message: Message) {
         self.sent.push(message);
+    }
+}
+
+impl Doing<'_> {
+    /// The adapter has connected the queue pair with that index, or refuses; the queue pair may be retired.
+    pub fn joined(&mut self, at: usize) -> (u32, Result<(), Errno>) {
+        let made = &mut self.made[at];
+        let theirs = made.connecting.take();
+        if self.refusal == Refusal::Connect {
+            (self.met, self.refused[1]) = (true, true);
+            return (made.generation, Err(errno(self.side, 1)));
+        }
+        if made.alive {
+            made.connected = theirs;
+        }
+        (made.generation, Ok(()))
     }
 }

@@ -41,6 +41,9 @@ fn explore(budget: Budget) -> Result<usize, String> {
     while at < found.len() {
         let world = found[at].0.clone();
         let carries = budget.posts != [0, 0];
+        if budget.losses == 0 && world.sides.iter().any(|side| side.traffic.has_lost()) {
+            return Err(story(&found, at, format!("a result is lost though no connection broke: {world:#?}")));
+        }
         if carries {
             world.finishes().map_err(|wrong| story(&found, at, wrong))?;
         } else {

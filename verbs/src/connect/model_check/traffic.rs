@@ -62,6 +62,11 @@ fn sent(number: u64, kept: RequestRecord, fenced: bool) -> Sent {
 }
 
 impl Traffic {
+    /// Returns whether a result was lost.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     pub fn is_finished(&self) -> bool {
         self.completed == self.posted.len() as u64
     }
@@ -176,11 +181,13 @@ impl Traffic {
     }
 }
 
-/// Runs with requests: of both sides at once, and over several connections.
-const TRAFFIC: [Budget; 3] = [
-    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0 },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0 },
-    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0 },
+/// Runs with requests: of both sides at once, and over several connections. Without a broken connection no result is
+/// lost.
+const TRAFFIC: [Budget; 4] = [
+    Budget { wants: 1, losses: 0, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0, drains: 1, slow: false },
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0, drains: 0, slow: false },
 ];
 
 #[test]

@@ -24,6 +24,10 @@ pub struct Budget {
     pub rails: u32,
     /// Number of times that a side asks its peer to retire a generation that has ended here.
     pub retires: u8,
+    /// Number of times that a side begins to give up a connection.
+    pub drains: u8,
+    /// Adapters connect queue pairs later than they are told to.
+    pub slow: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -62,6 +66,9 @@ pub enum Step {
     Die,
     Told,
     Retire(u32),
+    Drain,
+    /// The adapter has connected the queue pair with that index.
+    Joined(usize),
 }
 
 impl World {
@@ -82,7 +89,11 @@ impl World {
         }
         let has_end = matches!(
             machine.state(),
-            ConnectionState::Asked { .. } | ConnectionState::Answered { .. } | ConnectionState::Ready { .. }
+            ConnectionState::Asked { .. }
+                | ConnectionState::Joining { .. }
+                | ConnectionState::Answered { .. }
+                | ConnectionState::Ready { .. }
+                | ConnectionState::Draining { .. }
         );
         let over = made.iter().filter(|made| !made.alive).map(|made| made.generation).max().unwrap_or(0);
         let generation = machine.generation().max(1);
@@ -92,26 +103,36 @@ impl World {
             Message::Reply { generation, mine: EVIL },
             Message::Reject { generation, errno: 99 },
             Message::Retire { generation },
+            Message::Drained { generation },
+            Message::Retired { generation },
         ];
+        let joined = made.iter().enumerate().filter(|(_, made)| made.connecting.is_some());
+        let joined = joined.map(|(at, _)| Step::Joined(at));
+        let ready = matches!(machine.state(), ConnectionState::Ready { .. });
         let mine = made.iter().enumerate().filter(|(_, made)| !made.sent.is_empty());
         let theirs = |made: &Made| self.sides[1 - side].made.iter().any(|theirs| Traffic::can_execute(made, theirs));
         let executes = mine.filter(|(_, made)| theirs(made)).map(|(at, _)| Step::Execute(at));
         let posts = PostKind::ALL.map(Step::Post);
-        let posts = posts
-            .into_iter()
-            .filter(|_| traffic.posts > 0 && made.last().is_some_and(|made| made.attached && made.alive));
+        let posts = posts.into_iter().filter(|_| {
+            traffic.posts > 0 && made.last().is_some_and(|made| made.attached && made.alive && !made.drains)
+        });
         let answers = made.last().is_some_and(|made| Traffic::can_be_answered(made, &self.sides[1 - side].made));
         let traffic = executes.chain(posts).chain(answers.then_some(Step::Answer));
         let steps = self.network[side].iter().copied().map(Step::Hear).chain(forged.map(Step::Forged));
         let may = [
             (*wants > 0, Step::Want),
-            (machine.is_waiting(), Step::Again),
+            (machine.is_repeating(), Step::Again),
             (has_end && self.budget.losses > 0, Step::PeerFailure),
             (self.budget.deaths > 0, Step::Die),
             (self.sides[1 - side].dead && !heard_of_death, Step::Told),
             (self.budget.retires > 0 && over > 0, Step::Retire(over)),
+            (self.budget.drains > 0 && ready, Step::Drain),
         ];
-        steps.chain(traffic).chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
+        steps
+            .chain(joined)
+            .chain(traffic)
+            .chain(may.into_iter().filter_map(|(may, step)| may.then_some(step)))
+            .collect()
     }
 
     /// The world after a step, with the messages it sent; `None` if the step does not meet the refusal.
@@ -122,8 +143,9 @@ impl World {
         }
         let Side { machine, made, traffic, refused, asks, wants, dead, heard_of_death } = &mut world.sides[side];
         let before = machine.clone();
-        let (received, rails) = (&mut traffic.received, self.budget.rails);
-        let mut doing = Doing { side, rails, made, received, refused, refusal, met: false, sent: vec![], wrong: None };
+        let (received, Budget { rails, slow, .. }) = (&mut traffic.received, self.budget);
+        let mut doing =
+            Doing { side, rails, slow, made, received, refused, refusal, met: false, sent: vec![], wrong: None };
         match step {
             Step::Post(_) | Step::Execute(_) | Step::Answer => unreachable!("nothing for the machine"),
             Step::Want => {
@@ -163,6 +185,14 @@ impl World {
             Step::Retire(generation) => {
                 world.budget.retires -= 1;
                 doing.send(Message::Retire { generation });
+            }
+            Step::Joined(at) => {
+                let (generation, outcome) = doing.joined(at);
+                machine.joined(generation, outcome, &mut doing);
+            }
+            Step::Drain => {
+                world.budget.drains -= 1;
+                machine.drain(&mut doing);
             }
         }
         if refusal != Refusal::None && !doing.met {
@@ -216,10 +246,10 @@ impl World {
         let state = me.machine.state();
         let expected = match state {
             ConnectionState::Absent | ConnectionState::Failed(_) => None,
-            ConnectionState::Asked { mine } => Some((mine, None)),
-            ConnectionState::Answered { mine, theirs } | ConnectionState::Ready { mine, theirs } => {
-                Some((mine, Some(theirs)))
-            }
+            ConnectionState::Asked { mine } | ConnectionState::Joining { mine, .. } => Some((mine, None)),
+            ConnectionState::Answered { mine, theirs }
+            | ConnectionState::Ready { mine, theirs }
+            | ConnectionState::Draining { mine, theirs } => Some((mine, Some(theirs))),
         };
         let found = alive.iter().map(|made| (made.end, made.connected)).collect::<Vec<_>>();
         if found != expected.into_iter().collect::<Vec<_>>()
@@ -296,6 +326,11 @@ impl World {
                 }
             }
             for _ in 0..12 {
+                for side in 0..2 {
+                    while let Some(step) = world.steps(side).into_iter().find(|step| matches!(step, Step::Joined(_))) {
+                        go(&mut world, &mut under_way, side, step)?;
+                    }
+                }
                 if under_way.is_empty() {
                     break;
                 }
@@ -339,9 +374,13 @@ fn key(message: &Message) -> [u32; 4] {
         Message::Reject { generation, errno } => [3, generation, errno.into(), 0],
         Message::Retire { generation } => [4, generation, 0, 0],
         Message::Retired { generation } => [5, generation, 0, 0],
-        Message::Probe | Message::Alive | Message::Atomic { .. } | Message::Answer { .. } | Message::Moved(_) => {
-            unreachable!("no machine sends them")
-        }
+        Message::Drained { generation } => [6, generation, 0, 0],
+        Message::Probe
+        | Message::Alive
+        | Message::Atomic { .. }
+        | Message::Answer { .. }
+        | Message::Moved(_)
+        | Message::Spare { .. } => unreachable!("no machine sends them"),
     }
 }
 
@@ -349,12 +388,15 @@ fn key(message: &Message) -> [u32; 4] {
 pub fn changes_nothing(world: &World, side: usize) -> Result<(), String> {
     let mut after = world.clone();
     let Side { machine, made, traffic, refused, heard_of_death, .. } = &mut after.sides[side];
-    let (received, rails) = (&mut traffic.received, world.budget.rails);
-    let mut doing =
-        Doing { side, rails, made, received, refused, refusal: Refusal::None, met: false, sent: vec![], wrong: None };
+    let (received, Budget { rails, slow, .. }) = (&mut traffic.received, world.budget);
+    let (refusal, met, sent, wrong) = (Refusal::None, false, vec![], None);
+    let mut doing = Doing { side, rails, slow, made, received, refused, refusal, met, sent, wrong };
     for old in 0..machine.generation() {
         machine.lost(old, &mut doing);
+        machine.joined(old, Ok(()), &mut doing);
         machine.heard(Message::Retire { generation: old }, &mut doing);
+        machine.heard(Message::Retired { generation: old }, &mut doing);
+        machine.heard(Message::Drained { generation: old }, &mut doing);
     }
     if *heard_of_death {
         world.network[side].iter().for_each(|message| machine.heard(*message, &mut doing));
@@ -367,11 +409,14 @@ pub fn changes_nothing(world: &World, side: usize) -> Result<(), String> {
     }
 }
 
-const RUNS: [Budget; 4] = [
-    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0 },
-    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0 },
-    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1 },
+const RUNS: [Budget; 7] = [
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 1, slow: false },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: true },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0, drains: 0, slow: true },
+    Budget { wants: 1, losses: 1, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 2, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 1, refusals: 1, deaths: 0, posts: [0, 0], rails: 1, retires: 0, drains: 0, slow: false },
+    Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1, drains: 0, slow: false },
 ];
 
 #[test]
@@ -383,6 +428,16 @@ fn machines_agree_on_any_network() {
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
 fn machines_agree_with_a_larger_budget() {
-    let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0 };
+    let budget = Budget {
+        wants: 2,
+        losses: 2,
+        refusals: 1,
+        deaths: 1,
+        posts: [0, 0],
+        rails: 1,
+        retires: 0,
+        drains: 0,
+        slow: false,
+    };
     println!("{} states", explore(budget).unwrap_or_else(|wrong| panic!("{wrong}")));
 }

@@ -1,0 +1,135 @@
+//! Connections of ranks whose adapters have few queue pairs, on a fake one: idle connections are given up and made anew.
+
+use crate::adapter::*;
+use std::error::Error;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use transom::messages::Tag;
+use transom::{Op, Window, World};
+
+const TAG: Tag<u64> = Tag::new(1);
+const OFF: (&str, &str) = ("TRANSOM_INTRANODE", "off");
+
+/// An error with its sources.
+fn whole(error: &(dyn Error + 'static)) -> String {
+    error.source().map_or(error.to_string(), |source| format!("{error}: {}", whole(source)))
+}
+
+/// Adds 1 to the first word of a rank; returns the word's former value.
+fn add(window: &mut Window<u64>, rank: usize) -> u64 {
+    let epoch = window.lock_shared(rank).unwrap();
+    let found = epoch.fetch_and_op(0, Op::Sum, 1).unwrap();
+    epoch.unlock().unwrap();
+    found
+}
+
+/// Waits until this rank has at most `most` connections.
+fn until_few(world: &World, most: usize) {
+    let began = Instant::now();
+    while verbs(world).queue_pairs().now > most {
+        assert!(began.elapsed() < DEADLINE / 2, "{:?}", verbs(world).queue_pairs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Of an adapter with 16 queue pairs, each of 5 ranks has a share of 2.
+#[test]
+fn idle_connections_are_given_up_and_made_anew() {
+    on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "16")], |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        for round in 1..=3 {
+            for rank in (0..n).filter(|rank| *rank != me) {
+                add(&mut window, rank);
+            }
+            meet(&world).unwrap();
+            assert_eq!(window.local().get(0).unwrap(), round * (n as u64 - 1));
+            until_few(&world, 2);
+            meet(&world).unwrap();
+        }
+        assert!(verbs(&world).queue_pairs().to_others > n - 1, "no connection was made anew");
+    });
+}
+
+/// Operations begin at any moment of the exchange by which two ranks give up a connection.
+#[test]
+fn operations_execute_once_while_connections_are_given_up() {
+    let name = "operations_execute_once_while_connections_are_given_up";
+    on_fake(None, 3, name, &[OFF, ("TRANSOM_VERBS_CONNECTIONS", "1")], |world| {
+        const ROUNDS: u64 = 16;
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let (mut found, mut random) = (vec![Vec::new(); n], me as u64 + 1);
+        for round in 0..ROUNDS {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_millis(200 + (random >> 32) % 400));
+            for rank in (0..n).filter(|rank| *rank != me) {
+                found[rank].push(add(&mut window, rank));
+            }
+            let (to, from) = ((me + 1) % n, (me + n - 1) % n);
+            let sent = world.isend(to, TAG, vec![round; 300]);
+            assert_eq!(world.recv(from, TAG).unwrap().0, vec![round; 300]);
+            sent.wait().unwrap();
+        }
+        meet(&world).unwrap();
+        let total = ROUNDS * (n as u64 - 1);
+        assert_eq!(window.local().get(0).unwrap(), total);
+        for (rank, mine) in found.iter().enumerate() {
+            let found = world.all_gather_v(mine).unwrap();
+            let mut all: Vec<u64> = (0..n).flat_map(|rank| found[rank].to_vec()).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..total).collect::<Vec<_>>(), "values found at rank {rank}");
+        }
+        assert!(verbs(&world).queue_pairs().to_others > n - 1, "no connection was given up");
+    });
+}
+
+#[test]
+fn exhausted_adapter_is_named_with_a_way_out() {
+    let few = [OFF, ("FAKE_PAIRS_0", "1"), ("TRANSOM_VERBS_CONNECTIONS", "9")];
+    on_fake(None, 3, "exhausted_adapter_is_named_with_a_way_out", &few, |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        meet(&world).unwrap();
+        let refused = |window: &mut Window<u64>, rank: usize, parts: &[&str]| {
+            let error = whole(&window.lock_exclusive(rank).map(drop).unwrap_err());
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        let todo = "set TRANSOM_MESSAGES=paths=ud, so that messages need no connections";
+        if world.rank() == 0 {
+            add(&mut window, 1);
+            let mine = "rank 0 cannot connect to rank 2: fake0 of rank 0 refused";
+            let count = "Rank 0 has 1 on fake0, which reports at most 1 for all processes";
+            refused(&mut window, 2, &[mine, count, "lower TRANSOM_VERBS_CONNECTIONS (here 9)", todo]);
+        }
+        meet(&world).unwrap();
+        if world.rank() == 2 {
+            refused(&mut window, 0, &["rank 2 cannot connect to rank 0: the RDMA device of rank 0 refused", todo]);
+        }
+        meet(&world).unwrap();
+    });
+}
+
+/// The adapter of rank 0 takes as long as it likes to connect to rank 1.
+#[test]
+fn slow_connection_does_not_delay_another() {
+    let slow = [OFF, ("FAKE_LID_1", "5"), ("FAKE_HOLD_0", "5"), ("TRANSOM_VERBS_GID", "0")];
+    on_fake(None, 3, "slow_connection_does_not_delay_another", &slow, |world| {
+        let [mut far, mut near]: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1).unwrap());
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            let file = |name| Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name);
+            std::fs::write(file("hold"), "").unwrap();
+            std::thread::scope(|scope| {
+                let slow = scope.spawn(|| add(&mut far, 1));
+                while !file("held").exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(add(&mut near, 2), 0);
+                assert!(!slow.is_finished(), "connected while the adapter blocks");
+                std::fs::remove_file(file("hold")).unwrap();
+                assert_eq!(slow.join().unwrap(), 0);
+            });
+        }
+        meet(&world).unwrap();
+    });
+}
