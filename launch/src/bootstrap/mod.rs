@@ -106,6 +106,7 @@ fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
     let rank: Rank = RANK.get()?.ok_or_else(incomplete)?;
     let size = SIZE.get()?.filter(|&size| rank < size).ok_or_else(incomplete)?;
     let addresses = Contact::addresses_from_env()?.ok_or_else(incomplete)?;
+    let via = Contact::via_from_env()?;
     not_too_many(size)?;
     let secret = match secret::take()?.ok_or_else(incomplete)? {
         Handed::Secret(secret) => secret,
@@ -113,7 +114,7 @@ fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
         Handed::TakenBy(by) if ancestors().any(|ancestor| ancestor == by) => return Ok(started_by_rank(rank, by)),
         Handed::TakenBy(by) => return Err(BootstrapError::Taken { rank, process: Some(by) }),
     };
-    let contact = Contact { addresses, secret };
+    let contact = Contact { via, addresses, secret };
     let host = Host::here();
     let process = |number| ProcessId::new(&host.identity, number);
     match Tcp::join(rank, size, process(std::process::id()), &contact, HubAt::Launcher) {

@@ -11,11 +11,11 @@ fn start_and_team(ranks: usize, hosts: usize) -> u64 {
     let secret = Secret::fresh().unwrap();
     let hub = Hub::start(ranks, secret.clone()).unwrap();
     let addresses = vec![([127, 0, 0, 1], hub.port()).into()];
-    let contact = Contact { addresses, secret };
+    let contact = Contact { via: None, addresses, secret };
     let uplink = |host: usize| Uplink::start(contact.clone(), ranks, (host..ranks).step_by(hosts).collect()).unwrap();
     let uplinks: Vec<_> = (0..hosts).map(uplink).collect();
     let rank = |rank: Rank| {
-        let contact = Contact { addresses: vec![uplinks[rank % hosts].address()], ..contact.clone() };
+        let contact = Contact { via: Some(uplinks[rank % hosts].address()), addresses: vec![], ..contact.clone() };
         let run = move || {
             let host = Host::labelled(&format!("node{}", rank % hosts));
             let process = ProcessId::new("host", rank as u32);

@@ -9,8 +9,8 @@
 //!     both           END      the rank's connection has ended
 //! ```
 //!
-//! The data are those of a connection of its own: rank and hub authenticate each other, and encrypt them. The agent knows
-//! no key of theirs. Frames of this protocol are not authenticated: a third party that changes them can end connections,
+//! The data are those of a connection of its own: rank and hub authenticate each other, and encrypt them. The agent
+//! forwards them unread. It has the job's secret, so it is trusted as the launcher is. Frames of this protocol are not authenticated: a third party that changes them can end connections,
 //! as it can without them.
 //!
 //! The hub sends a rank at most [`CREDIT`] bytes that the rank has not taken. The agent therefore always reads from the hub,

@@ -202,7 +202,7 @@ impl Connection {
                 Err(why) => break why.to_owned(),
             }
             match stream.read(&mut chunk) {
-                Ok(0) => break "the hub closed it".to_owned(),
+                Ok(0) => break "the hub closed it, or the agent of this host".to_owned(),
                 Ok(read) => from_hub.take_in(&chunk[..read]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

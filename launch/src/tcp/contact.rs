@@ -11,12 +11,17 @@ use std::time::{Duration, Instant};
 
 /// Most addresses passed through another launcher, which limits the length of values.
 const MOST_ADDRESSES: usize = 8;
-/// Longest time to reach the hub.
+/// Longest time to reach the hub at its own addresses.
 pub(super) const REACH_WITHIN: Duration = Duration::from_secs(60);
+/// Longest time until the agent of this host answers, which may be reaching the hub. An agent that does not reach it closes
+/// its port.
+const VIA_WITHIN: Duration = Duration::from_secs(30);
 
 /// Addresses of the hub, and the secret that authenticates both sides of a connection.
 #[derive(Clone)]
 pub(crate) struct Contact {
+    /// The port of this host's agent, which is tried once, before the hub's addresses.
+    pub via: Option<SocketAddr>,
     pub addresses: Vec<SocketAddr>,
     pub secret: Secret,
 }
@@ -25,7 +30,7 @@ impl Contact {
     /// The contact of a hub on this machine. Another host may reach a different machine at an address. Such a machine fails
     /// the handshake, because it does not know the secret.
     pub fn of(hub: &Hub, secret: Secret) -> Self {
-        Contact { addresses: hub.addresses().to_vec(), secret }
+        Contact { via: None, addresses: hub.addresses().to_vec(), secret }
     }
 
     /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children
@@ -35,22 +40,34 @@ impl Contact {
         (HUB.name, addresses.join(","))
     }
 
-    /// The addresses in that variable, after that of the host's agent if there is one; `None` if it is not set.
+    /// The addresses in that variable; `None` if it is not set.
     pub fn addresses_from_env() -> Result<Option<Vec<SocketAddr>>, VariableError> {
-        let Some(Addresses(of_hub)) = HUB.get()? else { return Ok(None) };
-        let via: Option<Addresses> = HUB_VIA.get()?;
-        Ok(Some(via.into_iter().flat_map(|Addresses(via)| via).chain(of_hub).collect()))
+        Ok(HUB.get::<Addresses>()?.map(|Addresses(addresses)| addresses))
     }
 
-    /// Connects to the hub at one of its addresses. Tries them in turn for [`REACH_WITHIN`].
+    /// The port of this host's agent, from the environment.
+    pub fn via_from_env() -> Result<Option<SocketAddr>, VariableError> {
+        Ok(HUB_VIA.get::<Addresses>()?.and_then(|Addresses(via)| via.first().copied()))
+    }
+
+    /// Connects to the hub through the agent of this host, or at one of the hub's addresses. Tries these in turn for
+    /// [`REACH_WITHIN`].
     pub(super) fn reach(&self, hello: Hello) -> io::Result<Answer> {
+        if let Some(via) = self.via {
+            match wire::greet_within(&via, hello, &self.secret, VIA_WITHIN) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    tracing::debug!(rank = hello.rank, %via, %error, "this host's agent does not reach the hub")
+                }
+            }
+        }
         let until = Instant::now() + REACH_WITHIN;
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         for address in self.addresses.iter().cycle().take_while(|_| Instant::now() < until) {
             match wire::greet(address, hello, &self.secret) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
-                    tracing::debug!(rank = hello.rank, %address, %error, "the hub is not reached");
+                    tracing::debug!(%address, %error, "the hub is not reached");
                     last = error;
                     // Avoids spinning when all addresses refuse at once.
                     std::thread::sleep(Duration::from_millis(100));
@@ -79,7 +96,7 @@ impl Contact {
             addresses.push(std::str::from_utf8(text).ok()?.parse().ok()?);
             rest = more;
         }
-        Some(Contact { addresses, secret: Secret::from_bytes(secret)? })
+        Some(Contact { via: None, addresses, secret: Secret::from_bytes(secret)? })
     }
 }
 

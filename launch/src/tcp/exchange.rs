@@ -91,8 +91,10 @@ impl Tcp {
             Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
             Err(source) => {
                 let shown = contact.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+                let via =
+                    contact.via.map(|via| format!("through the agent of its host at {via}, nor ")).unwrap_or_default();
                 let what = format!(
-                    "rank {rank} cannot reach the hub of its job at {shown}; does a firewall block the connection, or has the job \
+                    "rank {rank} cannot reach the hub of its job {via}at {shown}; does a firewall block the connection, or has the job \
                      ended?"
                 );
                 return Err(FabricError::System { what, source }.into());

@@ -1,7 +1,7 @@
 //! The hub of a job, its rendezvous server. Each rank has a connection, or the agent of its host carries those of all ranks
-//! there. One thread admits the ranks, sends each round of messages to one member on
-//! each host once it is complete, and reports which ranks have left or died. Connections that do not know the secret
-//! get no answer. Their number and lifetime are limited, so that they keep no rank out.
+//! there. One thread admits the ranks, sends each round of messages to one member on each host once it is complete, and
+//! reports which ranks have left or died. Connections that do not know the secret get no answer. Their number and
+//! lifetime are limited, so that they keep no rank out.
 
 mod agent;
 mod connections;

@@ -1,7 +1,7 @@
 //! The exchange between ranks on several hosts. Each rank has a connection to the hub, which the launcher runs, or rank 0 if
 //! another launcher started the ranks. Where an agent started the ranks of a host, one TCP connection of the agent carries
-//! theirs ([`uplink`]). The exchange carries the out-of-band data of collective creation, and
-//! reports ranks that left or died. Application data goes through a provider.
+//! theirs ([`uplink`]). The exchange carries the out-of-band data of collective creation, and reports ranks that left or
+//! died. Application data goes through a provider.
 //!
 //! Each side of a connection proves that it knows the job's secret before the other side trusts any byte, and all data
 //! are encrypted ([`wire`]). A connection that ends before its rank said that it leaves means that the rank died. A

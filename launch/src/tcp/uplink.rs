@@ -1,6 +1,6 @@
 //! The one connection of a host to the hub. The host's agent accepts the connections of its ranks at a port of the loopback
-//! interface, and carries them as [`channels`](super::channels). A rank connects to it as to the hub. If the agent does not
-//! accept it, the rank connects to the hub itself.
+//! interface, and carries them as [`channels`](super::channels). A rank connects to it as to the hub. If the agent closes
+//! the connection, or answers too late, the rank connects to the hub itself.
 
 use super::channels::{CREDIT, ChannelFrame, Incoming, LONGEST_DATA, Outgoing, write_queue};
 use super::contact::Contact;
@@ -27,7 +27,8 @@ const MOST_UNSENT: usize = 1 << 20;
 /// Bytes that a rank has taken from which on the hub gets the credit back.
 const RETURN_CREDIT: usize = CREDIT / 2;
 
-/// The connection of this host to the hub, served by a thread. Dropping it ends the connections of its ranks.
+/// The connection of this host to the hub, served by a thread. Dropping it ends the connections of its ranks; while the
+/// thread still tries to reach the hub, once it has.
 pub(crate) struct Uplink {
     address: SocketAddr,
     /// The thread ends with the other end of this stream.
@@ -35,9 +36,10 @@ pub(crate) struct Uplink {
 }
 
 impl Uplink {
-    /// Most descriptors that the connection of a host with this number of ranks has open.
+    /// Most descriptors that the connection of a host with this number of ranks has open: each rank may have connected
+    /// twice.
     pub fn descriptors(ranks: usize) -> usize {
-        2 * ranks + MOST_STRANGERS + 4
+        2 * ranks + 2 * MOST_STRANGERS + 4
     }
 
     /// Serves these ranks of a job of `size` ranks, which ascend.
@@ -236,6 +238,11 @@ impl Forwarder {
         let Some(Stranger { stream, received, .. }) = self.strangers.remove(number) else { return };
         if let Err(why) = known {
             tracing::warn!(why, "a connection to the host's agent was closed");
+            return;
+        }
+        // A first message may be a copy that a third party sends. The rank then connects to the hub itself.
+        if self.clients.len() >= self.ranks.len() + MOST_STRANGERS {
+            tracing::warn!("a connection to the host's agent was closed: there are too many");
             return;
         }
         let channel = self.opened;

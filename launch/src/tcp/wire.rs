@@ -107,12 +107,22 @@ pub(super) enum Answer {
 
 /// Connects to a hub, proves that it knows the secret, and requires the same of the hub.
 pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::Result<Answer> {
+    greet_within(address, hello, secret, ANSWER_WITHIN)
+}
+
+/// The same with another time for the answer to the first message.
+pub(super) fn greet_within(
+    address: &SocketAddr,
+    hello: Hello,
+    secret: &Secret,
+    answer_within: Duration,
+) -> io::Result<Answer> {
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let stranger =
         || bad("the server at this address does not know the secret of this job, or runs another version of transom");
     let mut stream = TcpStream::connect_timeout(address, CONNECT_WITHIN)?;
     silence::prepare(&stream)?;
-    let until = Instant::now() + ANSWER_WITHIN;
+    let until = Instant::now() + answer_within;
     let (hello, handshake) = hello.say(secret).map_err(io::Error::other)?;
     stream.write_all(&hello)?;
     let mut answer = [0; ANSWER];

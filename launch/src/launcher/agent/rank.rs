@@ -42,7 +42,8 @@ pub(super) struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    pub fn new(job: &'a HostJob) -> Self {
+    /// `carries`: the ranks share a connection to the hub.
+    pub fn new(job: &'a HostJob, carries: bool) -> Self {
         let path = match &job.path {
             SearchPath::Given(path) => path.clone(),
             SearchPath::AfterOwn(others) => {
@@ -52,8 +53,9 @@ impl<'a> Common<'a> {
             }
         };
         let hub = hub_from_here(variable(job, HUB.name), std::env::var("SSH_CONNECTION").ok().as_deref());
-        let uplink =
-            connect(job, &hub).inspect_err(|error| tracing::warn!(%error, "each rank connects to the hub itself")).ok();
+        let uplink = carries.then(|| connect(job, &hub)).and_then(|uplink| {
+            uplink.inspect_err(|error| tracing::warn!(%error, "each rank connects to the hub itself")).ok()
+        });
         let given = Path::new(&job.folder);
         let is_plain = given.components().all(|part| part != Component::ParentDir);
         let folder = if is_plain { None } else { std::env::current_dir().ok() }.unwrap_or_else(|| given.into());
@@ -113,7 +115,7 @@ fn connect(job: &HostJob, hub: &str) -> io::Result<Uplink> {
     let Addresses(addresses) = hub.parse().map_err(|_| malformed())?;
     let secret = Secret::from_text(&job.secret).ok_or_else(malformed)?;
     let size = variable(job, SIZE.name).parse().map_err(|_| malformed())?;
-    Uplink::start(Contact { addresses, secret }, size, job.ranks.iter().map(|(rank, _)| *rank).collect())
+    Uplink::start(Contact { via: None, addresses, secret }, size, job.ranks.iter().map(|(rank, _)| *rank).collect())
 }
 
 /// Prepends the address from which `ssh` reached this host, because the hub can be reached there. Skips an address with an

@@ -67,8 +67,10 @@ fn try_serve(host: &str, guard: u32) -> io::Result<u8> {
         io::stderr().write_all(refusal.as_bytes())?;
         return Ok(126);
     }
-    let needed = DESCRIPTORS * job.ranks.len() + Uplink::descriptors(job.ranks.len()) + OTHERS;
-    descriptors::make_room(needed).map_err(|TooFew { need, limit }| {
+    let least = DESCRIPTORS * job.ranks.len() + OTHERS;
+    // Without room for them, each rank connects to the hub itself.
+    let carries = descriptors::make_room(least + Uplink::descriptors(job.ranks.len())).is_ok();
+    descriptors::make_room(least).map_err(|TooFew { need, limit }| {
         let ranks = job.ranks.len();
         io::Error::other(format!(
             "host {host}: {ranks} ranks need {need} open files, but the limit is {limit}; raise it (`ulimit -n`), or start \
@@ -86,7 +88,7 @@ fn try_serve(host: &str, guard: u32) -> io::Result<u8> {
         ending: None,
     };
     // The ranks' connections to the hub end with it.
-    let _uplink = agent.start(&job)?;
+    let _uplink = agent.start(&job, carries)?;
     agent.run()
 }
 
@@ -158,9 +160,9 @@ enum Event {
 }
 
 impl Agent<'_> {
-    /// Starts the ranks. Returns the host's connection to the hub.
-    fn start(&mut self, job: &HostJob) -> io::Result<Option<Uplink>> {
-        let (common, count) = (Common::new(job), job.ranks.len());
+    /// Starts the ranks. Returns the host's connection to the hub, if it `carries` those of the ranks.
+    fn start(&mut self, job: &HostJob, carries: bool) -> io::Result<Option<Uplink>> {
+        let (common, count) = (Common::new(job, carries), job.ranks.len());
         let processors = binding::here(job.bind_to, count);
         for (number, (rank, _)) in job.ranks.iter().enumerate() {
             let processors = processors.as_ref().map(|processors| processors[number].as_slice());

@@ -2,6 +2,7 @@
 
 use super::line::SharedState;
 use crate::lock::lock;
+use crate::ranges::ranges;
 use crate::tcp::channels::{CREDIT, ChannelFrame, Incoming, Outgoing};
 use crate::tcp::silence::Silence;
 use std::collections::BTreeMap;
@@ -21,6 +22,21 @@ pub(super) struct Agent {
     opened: u32,
     /// Channels whose rank has not ended its connection, by number.
     channels: BTreeMap<u32, (Client, SharedState)>,
+}
+
+impl std::fmt::Display for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranks = self.channels.values().filter_map(|(client, _)| match client {
+            Client::Rank(rank) => Some(*rank),
+            Client::Unproven(_) => None,
+        });
+        let mut ranks: Vec<_> = ranks.collect();
+        ranks.sort_unstable();
+        match self.stream.peer_addr() {
+            Ok(address) => write!(f, "{address}, ranks {}", ranges(&ranks)),
+            Err(_) => write!(f, "ranks {}", ranges(&ranks)),
+        }
+    }
 }
 
 /// The other end of a channel.

@@ -150,7 +150,7 @@ impl Connections {
         });
         let (gone, mut events): (Vec<u64>, _) = (gone.collect(), Vec::new());
         for agent in gone {
-            tracing::error!(agent, "the host of an agent does not answer");
+            tracing::error!(agent = self.shown(agent), "the host of an agent does not answer");
             self.lose_agent(agent, &mut events);
         }
         events
@@ -246,12 +246,16 @@ impl Connections {
         let received = agent.receive(&mut self.chunk);
         self.traffic.add(received.unwrap_or_default());
         if let Err(why) = self.take_frames(number, events) {
-            tracing::error!(agent = number, why, "an agent's connection to the hub failed");
+            tracing::error!(agent = self.shown(number), why, "an agent's connection to the hub failed");
             self.lose_agent(number, events);
         } else if received.is_none() {
-            tracing::debug!(agent = number, "an agent's connection to the hub has ended");
+            tracing::debug!(agent = self.shown(number), "an agent's connection to the hub has ended");
             self.lose_agent(number, events);
         }
+    }
+
+    fn shown(&self, agent: u64) -> String {
+        self.agents.get(&agent).map(ToString::to_string).unwrap_or_default()
     }
 
     fn take_frames(&mut self, number: u64, events: &mut Vec<Event>) -> Result<(), &'static str> {

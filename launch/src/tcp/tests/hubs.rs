@@ -62,14 +62,14 @@ fn unreachable_hub_is_named_and_wrong_one_skipped() {
     // No listener: `join` retries for a minute, while one attempt fails at once.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(greet(&nobody, hello(0, 1), &Secret::fresh().unwrap()).is_err());
-    let nowhere = Contact { addresses: vec![], secret: Secret::fresh().unwrap() };
+    let nowhere = Contact { via: None, addresses: vec![], secret: Secret::fresh().unwrap() };
     match Tcp::join(0, 1, process(0), &nowhere, HubAt::Launcher) {
         Err(JoinError::Fabric(error)) => assert!(error.to_string().contains("cannot reach the hub"), "{error}"),
         other => panic!("{:?}", other.map(drop)),
     }
     // The first address leads to another job, the second to ours.
     let (other, job) = (Job::start(1), Job::start(1));
-    let both = Contact { addresses: vec![other.address(), job.address()], secret: job.secret.clone() };
+    let both = Contact { via: None, addresses: vec![other.address(), job.address()], secret: job.secret.clone() };
     let joined = Tcp::join(0, 1, process(0), &both, HubAt::Launcher).unwrap();
     assert_eq!(joined.all_gather(b"here").unwrap(), [b"here"]);
 }

@@ -79,7 +79,7 @@ fn hello(rank: Rank, size: usize) -> Hello {
 }
 
 fn contact(address: SocketAddr, secret: &Secret) -> Contact {
-    Contact { addresses: vec![address], secret: secret.clone() }
+    Contact { via: None, addresses: vec![address], secret: secret.clone() }
 }
 
 fn join(rank: Rank, size: usize, address: SocketAddr, secret: &Secret, hub: HubAt) -> Tcp {

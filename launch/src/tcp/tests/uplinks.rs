@@ -54,6 +54,48 @@ fn lost_agent_is_the_death_of_its_ranks() {
     until(|| [1, 2].iter().all(|&rank| died(&ranks[0], rank)));
 }
 
+/// A rank whose agent has this port, and whose hub is that of the job.
+fn join_past(job: &Job, via: SocketAddr, rank: Rank) -> Tcp {
+    let contact = Contact { via: Some(via), ..contact(job.address(), &job.secret) };
+    let size = job.size;
+    within(move || Tcp::join(rank, size, process(rank), &contact, HubAt::Launcher).unwrap())
+}
+
+#[test]
+fn rank_without_a_working_agent_connects_to_the_hub() {
+    let job = Job::start(3);
+    let agent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let via = agent.local_addr().unwrap();
+    let closes = std::thread::spawn(move || drop(agent.accept().unwrap()));
+    let zero = join_past(&job, via, 0);
+    closes.join().unwrap();
+    // The port is closed now.
+    let one = join_past(&job, via, 1);
+    let host = job.uplink([2]);
+    let two = join_past(&job, host.address(), 2);
+    on_all(vec![zero, one, two], |rank| rank.barrier().unwrap());
+    assert_eq!(job.hub.connections(), 3);
+}
+
+#[test]
+fn copies_of_a_first_message_do_not_end_an_agent() {
+    let job = Job::start(2);
+    let host = job.uplink([0, 1]);
+    let zero = job.join_via(&host, 0);
+    let first = hello(1, 2).say(&job.secret).unwrap().0;
+    let copy = |_| {
+        let mut connection = TcpStream::connect(host.address()).unwrap();
+        connection.set_read_timeout(Some(LIMIT)).unwrap();
+        connection.write_all(&first).unwrap();
+        connection
+    };
+    // More than the agent carries, and more than the hub accepts from one.
+    let mut copies: Vec<_> = (0..400).map(copy).collect();
+    assert!(matches!(copies[399].read(&mut [0; 8]), Ok(0) | Err(_)));
+    let one = join_past(&job, host.address(), 1);
+    on_all(vec![zero, one], |rank| rank.barrier().unwrap());
+}
+
 fn died(asked: &Tcp, rank: Rank) -> bool {
     matches!(asked.check_peers(Awaited::Rank(rank)), Err(FabricError::PeerDied { rank: died }) if died == rank)
 }
