@@ -59,9 +59,14 @@ fn footprint_of_a_rank_follows_its_formula() {
         let hosts = world.hosts();
         let (me, host) = (world.rank(), hosts.host(world.rank()));
         let far: Vec<usize> = (0..world.size()).filter(|&rank| hosts.host(rank) != host).collect();
+        let of_tcp = || threads().iter().filter(|name| name.starts_with("transom tcp")).count();
+        // A thread has its name once it runs.
+        let since = Instant::now();
+        while of_tcp() == 0 {
+            assert!(since.elapsed() < Duration::from_secs(20), "{:?}", threads());
+        }
+        assert_eq!(of_tcp(), 1, "{:?}", threads());
         let (connected, open, threaded, used) = (connections(), descriptors(), threads(), memory());
-        let of_tcp = |threads: &[String]| threads.iter().filter(|name| name.starts_with("transom tcp")).count();
-        assert_eq!(of_tcp(&threaded), 1, "{threaded:?}");
         let mut window = world.allocate::<u64>(1).unwrap();
         let epoch = window.lock_all().unwrap();
         for &rank in &far {
