@@ -2,7 +2,7 @@
 
 use crate::adapter::*;
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Op, Window, World};
@@ -84,6 +84,53 @@ fn operations_execute_once_while_connections_are_given_up() {
     });
 }
 
+/// A file by which the ranks of a test tell each other something without a call.
+fn file(name: &str) -> PathBuf {
+    Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name)
+}
+
+/// Waits for a file of another rank.
+fn until_there(file: &Path) {
+    let began = Instant::now();
+    while !file.exists() {
+        assert!(began.elapsed() < DEADLINE / 4, "{file:?} is missing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Rank 1 has one connection too many, and uses only that to rank 2.
+#[test]
+fn message_on_idle_connection_needs_no_further_call() {
+    let name = "message_on_idle_connection_needs_no_further_call";
+    on_fake(None, 3, name, &[OFF, ("TRANSOM_VERBS_CONNECTIONS", "1")], |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let received = file("received");
+        meet(&world).unwrap();
+        match world.rank() {
+            0 => {
+                world.send(1, TAG, &[5; 30]).unwrap();
+                until_few(&world, 0);
+                let sent = world.isend(1, TAG, vec![6; 30]);
+                until_there(&received);
+                sent.wait().unwrap();
+            }
+            1 => {
+                for value in [5, 6] {
+                    assert_eq!(world.recv(0, TAG).unwrap().0, vec![value; 30]);
+                }
+                std::fs::write(received, "").unwrap();
+            }
+            _ => {
+                while !received.exists() {
+                    add(&mut window, 1);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        meet(&world).unwrap();
+    });
+}
+
 #[test]
 fn exhausted_adapter_is_named_with_a_way_out() {
     let few = [OFF, ("FAKE_PAIRS_0", "1"), ("TRANSOM_VERBS_CONNECTIONS", "9")];
@@ -117,7 +164,6 @@ fn slow_connection_does_not_delay_another() {
         let [mut far, mut near]: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1).unwrap());
         meet(&world).unwrap();
         if world.rank() == 0 {
-            let file = |name| Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name);
             std::fs::write(file("hold"), "").unwrap();
             std::thread::scope(|scope| {
                 let slow = scope.spawn(|| add(&mut far, 1));

@@ -48,6 +48,8 @@ pub(super) struct Connector {
     looks: u32,
     /// Number of further announcements of this rank's new address.
     announcements: u32,
+    /// A lane has got a queue, by which messages may wait to be sent.
+    connected: bool,
     /// True for the datagram channel, the command channel or the device if it is mute; see [`listen`].
     mute: [bool; 3],
 }
@@ -126,7 +128,7 @@ impl Connector {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if frequent { LOOKS } else { 1 });
-        let (announcements, mute) = (0, [false; 3]);
+        let (announcements, connected, mute) = (0, false, [false; 3]);
         Connector {
             connections,
             due,
@@ -140,6 +142,7 @@ impl Connector {
             look,
             looks,
             announcements,
+            connected,
             mute,
         }
     }
@@ -148,11 +151,12 @@ impl Connector {
     pub fn run(self) {
         let core = self.core.clone();
         CONNECTOR.set(Some(self));
-        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().is_some_and(Connector::step));
+        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().and_then(Connector::step));
         let mut turned = Instant::now();
-        while step() {
-            // A rank that makes no calls would run out of receive buffers, which blocks its senders.
-            if turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
+        while let Some(connected) = step() {
+            // A rank that makes no calls would run out of receive buffers, which blocks its senders. Its own messages
+            // must be sent before their connection is idle again.
+            if connected || turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
                 core.try_progress();
                 turned = Instant::now();
             }
@@ -163,8 +167,8 @@ impl Connector {
         }
     }
 
-    /// Does the pending work, or waits; returns whether to continue.
-    fn step(&mut self) -> bool {
+    /// Does the pending work, or waits; returns whether a lane has got a queue. `None` ends the thread.
+    fn step(&mut self) -> Option<bool> {
         let rank = self.core.me;
         for command in self.core.commands() {
             match command {
@@ -177,7 +181,7 @@ impl Connector {
                 Command::Heard(peer, message) => self.heard(peer, message),
                 Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
                 Command::Announce => self.announcements = ANNOUNCEMENTS,
-                Command::Stop => return false,
+                Command::Stop => return None,
             }
         }
         for joined in self.core.joining.take() {
@@ -203,13 +207,15 @@ impl Connector {
         self.ask_again();
         self.go_on_with_atomics();
         self.look_after_lanes();
+        let connected = std::mem::take(&mut self.connected);
         if came.is_empty()
+            && !connected
             && let Err(errno) = self.wait()
         {
             tracing::error!(rank, %errno, "the connecting thread failed; peers get no answers any more");
-            return false;
+            return None;
         }
-        true
+        Some(connected)
     }
 
     /// Continues with a queue pair that another thread has connected, or discards it if it is not wanted any more.
@@ -497,8 +503,8 @@ impl Connector {
     /// Drives the machine of a peer by `event`, and reports the outcome to the rank. `wanted`: an operation waits,
     /// which the machine may not know yet.
     pub(super) fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, core, holding, .. } = self;
-        let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
+        let Connector { connections, due, post, core, holding, connected, .. } = self;
+        let Connection { machine, pair, backoff, due: mine, usage, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| {
@@ -532,6 +538,8 @@ impl Connector {
                 if let Some(Made { queue, start }) = pair.made.take() {
                     core.endpoints.add(peer, queue, start, theirs.received);
                     holding.insert(peer);
+                    // The operation that needed the connection has not posted its request yet.
+                    (*usage, *connected) = (Usage::default(), true);
                     let by = pair.by;
                     if by > 0 {
                         tracing::warn!(
