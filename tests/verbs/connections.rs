@@ -131,6 +131,39 @@ fn message_on_idle_connection_needs_no_further_call() {
     });
 }
 
+/// The adapter of rank 0 has 5 queue pairs. Rank 0 has sent messages to 7 ranks, and leaves before the first of them is
+/// received.
+#[test]
+fn leaving_rank_does_not_connect_all_idle_peers() {
+    let few = [OFF, ("FAKE_PAIRS_0", "5"), ("TRANSOM_VERBS_CONNECTIONS", "1")];
+    on_fake(None, 8, "leaving_rank_does_not_connect_all_idle_peers", &few, |world| {
+        let (long, last) = (vec![9; 1 << 17], world.size() - 1);
+        let (leaving, received) = (file("leaving"), file("received"));
+        match world.rank() {
+            0 => {
+                let sent = world.isend(last, TAG, long);
+                for rank in 1..last {
+                    world.send(rank, TAG, &[rank as u64]).unwrap();
+                    until_few(&world, 1);
+                }
+                std::fs::write(leaving, "").unwrap();
+                // The rank leaves once the message is delivered.
+                drop(sent);
+            }
+            me if me == last => {
+                until_there(&leaving);
+                std::thread::sleep(Duration::from_secs(1));
+                assert_eq!(world.recv(0, TAG).unwrap().0, long);
+                std::fs::write(received, "").unwrap();
+            }
+            me => {
+                assert_eq!(world.recv(0, TAG).unwrap().0, [me as u64]);
+                until_there(&received);
+            }
+        }
+    });
+}
+
 #[test]
 fn exhausted_adapter_is_named_with_a_way_out() {
     let few = [OFF, ("FAKE_PAIRS_0", "1"), ("TRANSOM_VERBS_CONNECTIONS", "9")];
