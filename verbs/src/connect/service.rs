@@ -192,7 +192,7 @@ impl Connector {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
                 Some((peer, of, message)) if peer < self.core.addresses.len() && peer != rank => {
                     tracing::trace!(rank, peer, ?message, ?of, "received a connection message");
-                    // Only an answer to a probe proves that the peer receives on this rail.
+                    // Only an answer on this rail proves that the peer receives on it.
                     if self.core.has_others() && message == Message::Alive {
                         self.core.hears(peer);
                     }
