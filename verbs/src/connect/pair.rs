@@ -308,7 +308,7 @@ impl Effects for Doing<'_> {
             }
             ended
         };
-        let ended = match pair.made.take() {
+        let ended = match pair.made.take().or_else(|| core.joining.abandon(*peer)) {
             Some(made) => Some(end(made.queue)),
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
         };
