@@ -32,10 +32,10 @@ fn until_few(world: &World, most: usize) {
     }
 }
 
-/// Of an adapter with 16 queue pairs, each of 5 ranks has a share of 2.
+/// 5 ranks share an adapter that reports 32 queue pairs: 2 connections each. (The fake one counts each process by itself.)
 #[test]
 fn idle_connections_are_given_up_and_made_anew() {
-    on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "16")], |world| {
+    on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "32")], |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 1..=3 {
