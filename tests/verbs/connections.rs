@@ -32,7 +32,7 @@ fn until_few(world: &World, most: usize) {
     }
 }
 
-/// 5 ranks share an adapter that reports 32 queue pairs: 2 connections each. (The fake one counts each process by itself.)
+/// 5 ranks share an adapter that reports 32 queue pairs: each has 2 connections. (The fake one counts per process.)
 #[test]
 fn idle_connections_are_given_up_and_made_anew() {
     on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "32")], |world| {
@@ -161,6 +161,26 @@ fn leaving_rank_does_not_connect_all_idle_peers() {
                 until_there(&received);
             }
         }
+    });
+}
+
+/// Rank 0 has two queue pairs, and needs three in turn.
+#[test]
+fn wanted_connection_waits_for_idle_ones_to_be_given_up() {
+    let few = [OFF, ("FAKE_PAIRS_0", "2"), ("TRANSOM_VERBS_CONNECTIONS", "1")];
+    on_fake(None, 4, "wanted_connection_waits_for_idle_ones_to_be_given_up", &few, |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            for rank in 1..4 {
+                assert_eq!(add(&mut window, rank), 0);
+                until_few(&world, 1);
+            }
+            for rank in [1, 2, 3, 1, 2, 3] {
+                add(&mut window, rank);
+            }
+        }
+        meet(&world).unwrap();
     });
 }
 

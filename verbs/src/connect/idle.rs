@@ -17,6 +17,8 @@ const IDLE: Duration = Duration::from_millis(300);
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 /// Most connections that are offered at one check.
 const OFFERS: usize = 32;
+/// Connections that are offered at a check although this rank has few, if an adapter has no more queue pairs.
+const MAKE_ROOM: usize = 4;
 
 /// Use of a lane by this rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,12 +50,13 @@ impl Usage {
 }
 
 impl Connector {
-    /// Offers idle connections to their peers, as many as this rank has too many: first those that were not offered
-    /// before, and of these those that were idle longest.
-    pub(super) fn give_up_idle(&mut self) {
+    /// Offers idle connections to their peers, as many as this rank has too many, or [`MAKE_ROOM`]: first those that were
+    /// not offered before, and of these those that were idle longest.
+    pub(super) fn give_up_idle(&mut self, makes_room: bool) {
         let core = self.core.clone();
         let others = || core.endpoints.all().filter(|(peer, lane)| *peer != core.me && !lane.is_broken());
         let excess = others().count().saturating_sub(core.rail.most_connections);
+        let excess = excess.max(if makes_room { MAKE_ROOM } else { 0 });
         if excess == 0 || !self.can_drain() {
             return;
         }

@@ -3,7 +3,7 @@
 //! wait for each other, and the rank's operations wait for none.
 
 use super::atomics::{Asking, Served, Serving};
-use super::core::{Command, Core, Link};
+use super::core::{Command, Core, Link, is_exhausted};
 use super::idle::Usage;
 use super::joining::Joined;
 use super::listen::listen;
@@ -50,6 +50,8 @@ pub(super) struct Connector {
     announcements: u32,
     /// A lane has got a queue, by which messages may wait to be sent.
     connected: bool,
+    /// The adapter has refused a queue pair since the last check, because it may have no more.
+    exhausted: bool,
     /// True for the datagram channel, the command channel or the device if it is mute; see [`listen`].
     mute: [bool; 3],
 }
@@ -87,6 +89,8 @@ pub(super) struct Connection {
     timeout_backoff: TimeoutBackoff,
     /// The time since which the peer has not answered the requests for a connection.
     unanswered: Option<Unanswered>,
+    /// Time of the first refusal of a connection that had been given up, if it is requested again.
+    refused: Option<Instant>,
     /// The last atomic that the peer requested.
     pub(super) served: Served,
     pub(super) usage: Usage,
@@ -102,6 +106,8 @@ struct Unanswered {
 /// Seconds until a broken connection that is not restored fails; the second value applies while the port is down.
 const LATE: u32 = 20;
 const LATE_PORT_DOWN: u32 = 5;
+/// Time for which a connection that had been given up is requested again, while an adapter has no more queue pairs.
+const EXHAUSTED: Duration = Duration::from_secs(5);
 /// Checks per second with several rails, or if the rank may have too many connections.
 const LOOKS: u32 = 10;
 /// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
@@ -128,7 +134,7 @@ impl Connector {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if frequent { LOOKS } else { 1 });
-        let (announcements, connected, mute) = (0, false, [false; 3]);
+        let (announcements, connected, exhausted, mute) = (0, false, false, [false; 3]);
         Connector {
             connections,
             due,
@@ -143,6 +149,7 @@ impl Connector {
             looks,
             announcements,
             connected,
+            exhausted,
             mute,
         }
     }
@@ -363,7 +370,16 @@ impl Connector {
         }
         self.look_for_unreached();
         self.announce();
-        self.give_up_idle();
+        let is_refused = |connection: &Connection| {
+            connection.refused.is_some() && matches!(connection.machine.state(), ConnectionState::Failed(_))
+        };
+        let refused = self.connections.iter().filter(|(_, connection)| is_refused(connection));
+        let refused: Vec<Rank> = refused.map(|(peer, _)| *peer).collect();
+        let makes_room = std::mem::take(&mut self.exhausted) || !refused.is_empty();
+        self.give_up_idle(makes_room);
+        for peer in refused {
+            self.drive(peer, true, |machine, effects| machine.want(effects));
+        }
     }
 
     /// Notifies the peers of this rank's new address, several times, because datagrams may be lost: the peers that it has
@@ -503,8 +519,8 @@ impl Connector {
     /// Drives the machine of a peer by `event`, and reports the outcome to the rank. `wanted`: an operation waits,
     /// which the machine may not know yet.
     pub(super) fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, core, holding, connected, .. } = self;
-        let Connection { machine, pair, backoff, due: mine, usage, .. } = connections.entry(peer).or_default();
+        let Connector { connections, due, post, core, holding, connected, exhausted, .. } = self;
+        let Connection { machine, pair, backoff, due: mine, usage, refused, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| {
@@ -519,7 +535,6 @@ impl Connector {
         if state != before {
             tracing::debug!(rank, peer, generation = machine.generation(), ?state, "connection");
         }
-        let refused = |by_peer, errno: Errno| Link::Refused { by_peer, errno: errno.raw_os_error() };
         if let (ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
             (state, core.endpoints.lane(peer))
             && lane.is_broken()
@@ -552,10 +567,22 @@ impl Connector {
                 }
                 core.note(peer, Link::Ready);
             }
-            ConnectionState::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
-            ConnectionState::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
+            ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)) if wanted => {
+                let was_given_up = core.endpoints.lane(peer).is_some_and(|lane| lane.is_dormant());
+                let waits = was_given_up && is_exhausted(errno);
+                if !waits || refused.get_or_insert_with(Instant::now).elapsed() > EXHAUSTED {
+                    *refused = None;
+                    let by_peer = matches!(state, ConnectionState::Failed(Reason::There(_)));
+                    core.note(peer, Link::Refused { by_peer, errno: errno.raw_os_error() });
+                }
+            }
             ConnectionState::Failed(Reason::Died) => core.note(peer, Link::Absent),
             // A rank that wants the connection has sent a command, or will.
+            _ => {}
+        }
+        match state {
+            ConnectionState::Failed(Reason::Here(errno)) if state != before => *exhausted |= is_exhausted(errno),
+            ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => *refused = None,
             _ => {}
         }
         if !machine.is_repeating() {
