@@ -2,7 +2,7 @@
 
 use crate::adapter::*;
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Op, Window, World};
@@ -32,10 +32,10 @@ fn until_few(world: &World, most: usize) {
     }
 }
 
-/// Of an adapter with 16 queue pairs, each of 5 ranks has a share of 2.
+/// 5 ranks share an adapter that reports 32 queue pairs: each has 2 connections. (The fake one counts per process.)
 #[test]
 fn idle_connections_are_given_up_and_made_anew() {
-    on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "16")], |world| {
+    on_fake(None, 5, "idle_connections_are_given_up_and_made_anew", &[OFF, ("FAKE_PAIRS", "32")], |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 1..=3 {
@@ -84,6 +84,106 @@ fn operations_execute_once_while_connections_are_given_up() {
     });
 }
 
+/// A file by which the ranks of a test tell each other something without a call.
+fn file(name: &str) -> PathBuf {
+    Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name)
+}
+
+/// Waits for a file of another rank.
+fn until_there(file: &Path) {
+    let began = Instant::now();
+    while !file.exists() {
+        assert!(began.elapsed() < DEADLINE / 4, "{file:?} is missing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Rank 1 has one connection too many, and uses only that to rank 2.
+#[test]
+fn message_on_idle_connection_needs_no_further_call() {
+    let name = "message_on_idle_connection_needs_no_further_call";
+    on_fake(None, 3, name, &[OFF, ("TRANSOM_VERBS_CONNECTIONS", "1")], |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let received = file("received");
+        meet(&world).unwrap();
+        match world.rank() {
+            0 => {
+                world.send(1, TAG, &[5; 30]).unwrap();
+                until_few(&world, 0);
+                let sent = world.isend(1, TAG, vec![6; 30]);
+                until_there(&received);
+                sent.wait().unwrap();
+            }
+            1 => {
+                for value in [5, 6] {
+                    assert_eq!(world.recv(0, TAG).unwrap().0, vec![value; 30]);
+                }
+                std::fs::write(received, "").unwrap();
+            }
+            _ => {
+                while !received.exists() {
+                    add(&mut window, 1);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        meet(&world).unwrap();
+    });
+}
+
+/// The adapter of rank 0 has 5 queue pairs. Rank 0 has sent messages to 7 ranks, and leaves before the first of them is
+/// received.
+#[test]
+fn leaving_rank_does_not_connect_all_idle_peers() {
+    let few = [OFF, ("FAKE_PAIRS_0", "5"), ("TRANSOM_VERBS_CONNECTIONS", "1")];
+    on_fake(None, 8, "leaving_rank_does_not_connect_all_idle_peers", &few, |world| {
+        let (long, last) = (vec![9; 1 << 17], world.size() - 1);
+        let (leaving, received) = (file("leaving"), file("received"));
+        match world.rank() {
+            0 => {
+                let sent = world.isend(last, TAG, long);
+                for rank in 1..last {
+                    world.send(rank, TAG, &[rank as u64]).unwrap();
+                    until_few(&world, 1);
+                }
+                std::fs::write(leaving, "").unwrap();
+                // The rank leaves once the message is delivered.
+                drop(sent);
+            }
+            me if me == last => {
+                until_there(&leaving);
+                std::thread::sleep(Duration::from_secs(1));
+                assert_eq!(world.recv(0, TAG).unwrap().0, long);
+                std::fs::write(received, "").unwrap();
+            }
+            me => {
+                assert_eq!(world.recv(0, TAG).unwrap().0, [me as u64]);
+                until_there(&received);
+            }
+        }
+    });
+}
+
+/// Rank 0 has two queue pairs, and needs three in turn.
+#[test]
+fn wanted_connection_waits_for_idle_ones_to_be_given_up() {
+    let few = [OFF, ("FAKE_PAIRS_0", "2"), ("TRANSOM_VERBS_CONNECTIONS", "1")];
+    on_fake(None, 4, "wanted_connection_waits_for_idle_ones_to_be_given_up", &few, |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            for rank in 1..4 {
+                assert_eq!(add(&mut window, rank), 0);
+                until_few(&world, 1);
+            }
+            for rank in [1, 2, 3, 1, 2, 3] {
+                add(&mut window, rank);
+            }
+        }
+        meet(&world).unwrap();
+    });
+}
+
 #[test]
 fn exhausted_adapter_is_named_with_a_way_out() {
     let few = [OFF, ("FAKE_PAIRS_0", "1"), ("TRANSOM_VERBS_CONNECTIONS", "9")];
@@ -117,7 +217,6 @@ fn slow_connection_does_not_delay_another() {
         let [mut far, mut near]: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1).unwrap());
         meet(&world).unwrap();
         if world.rank() == 0 {
-            let file = |name| Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(name);
             std::fs::write(file("hold"), "").unwrap();
             std::thread::scope(|scope| {
                 let slow = scope.spawn(|| add(&mut far, 1));

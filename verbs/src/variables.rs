@@ -120,7 +120,7 @@ pub const CONNECTIONS: Variable = Variable {
     set_by: SetBy::User,
     meaning: "number of connections of a rank, on each rail, beyond which it gives up idle ones",
     expected: "a number from 1 to 4294967295",
-    default: "three quarters of the queue pairs of the device, divided by the ranks that use it",
+    default: "three quarters of the queue pairs of the device, divided by the ranks that use it, less 2",
     check: readable::<Within<1, { u32::MAX }>>,
 };
 

@@ -96,6 +96,11 @@ pub(crate) const UNORDERED: Errno = Errno::PROTO;
 /// The state of a wanted connection once the connecting thread has ended.
 const THREAD_ENDED: Link = Link::Refused { by_peer: false, errno: Errno::SHUTDOWN.raw_os_error() };
 
+/// Returns whether an adapter may have refused a queue pair because it has no more.
+pub(super) fn is_exhausted(errno: Errno) -> bool {
+    matches!(errno, Errno::NOMEM | Errno::AGAIN | Errno::NOSPC)
+}
+
 /// A command for the connecting thread.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
@@ -445,7 +450,7 @@ impl Core {
     /// Describes a refused connection between two ranks, this one first.
     pub fn refusal(&self, [me, rank]: [Rank; 2], by_peer: bool, errno: i32) -> (String, std::io::Error) {
         let system = std::io::Error::from_raw_os_error(errno);
-        let exhausted = matches!(Errno::from_raw_os_error(errno), Errno::NOMEM | Errno::AGAIN | Errno::NOSPC);
+        let exhausted = is_exhausted(Errno::from_raw_os_error(errno));
         let whose = if by_peer { rank } else { me };
         let device = if by_peer { "the RDMA device" } else { self.rail.name() };
         let what = format!("rank {me} cannot connect to rank {rank}: {device} of rank {whose} refused");

@@ -13,6 +13,12 @@ use transom_locks::Rank;
 
 /// Time without a request after which a connection is idle.
 const IDLE: Duration = Duration::from_millis(300);
+/// Time after which a connection is offered again, if it was not used since.
+const OFFER_AGAIN: Duration = Duration::from_secs(1);
+/// Most connections that are offered at one check.
+const OFFERS: usize = 32;
+/// Connections that are offered at a check although this rank has few, if an adapter has no more queue pairs.
+const MAKE_ROOM: usize = 4;
 
 /// Use of a lane by this rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,22 +34,29 @@ impl Usage {
     /// Records the number of requests posted so far.
     pub fn note(&mut self, posted: u64, now: Instant) {
         if self.since.is_none() || self.posted != posted {
-            (self.posted, self.since) = (posted, Some(now));
+            *self = Usage { posted, since: Some(now), offered: None };
         }
     }
 
     fn is_idle(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now.saturating_duration_since(since) >= IDLE)
     }
+
+    /// Returns whether the connection is to be offered to the peer, which may have ignored an earlier offer.
+    fn is_to_be_offered(&self, now: Instant) -> bool {
+        let waits = self.offered.is_some_and(|offered| now.saturating_duration_since(offered) < OFFER_AGAIN);
+        self.is_idle(now) && !waits
+    }
 }
 
 impl Connector {
-    /// Offers idle connections to their peers, as many as this rank has too many: first those that were not offered
-    /// before, and of these those that were idle longest.
-    pub(super) fn give_up_idle(&mut self) {
+    /// Offers idle connections to their peers, as many as this rank has too many, or [`MAKE_ROOM`]: first those that were
+    /// not offered before, and of these those that were idle longest.
+    pub(super) fn give_up_idle(&mut self, makes_room: bool) {
         let core = self.core.clone();
         let others = || core.endpoints.all().filter(|(peer, lane)| *peer != core.me && !lane.is_broken());
         let excess = others().count().saturating_sub(core.rail.most_connections);
+        let excess = excess.max(if makes_room { MAKE_ROOM } else { 0 });
         if excess == 0 || !self.can_drain() {
             return;
         }
@@ -51,11 +64,11 @@ impl Connector {
         let mut idle: Vec<_> = others()
             .filter_map(|(peer, lane)| {
                 let usage = self.connections.get(&peer)?.usage;
-                (usage.is_idle(now) && lane.is_spare()).then_some((usage.offered, usage.since, peer))
+                (usage.is_to_be_offered(now) && lane.is_spare()).then_some((usage.offered, usage.since, peer))
             })
             .collect();
         idle.sort_unstable();
-        for (.., peer) in idle.into_iter().take(excess) {
+        for (.., peer) in idle.into_iter().take(excess.min(OFFERS)) {
             let Some(connection) = self.connections.get_mut(&peer) else { continue };
             connection.usage.offered = Some(now);
             let generation = connection.machine.generation();
@@ -99,6 +112,19 @@ mod tests {
             let now = begun + Duration::from_millis(after);
             usage.note(posted, now);
             assert_eq!(usage.is_idle(now), idle, "after {after} ms");
+        }
+    }
+
+    #[test]
+    fn idle_connection_is_offered_again_after_a_second() {
+        let (begun, mut usage) = (Instant::now(), Usage::default());
+        for (after, posted, offered) in
+            [(0, 5, false), (300, 5, true), (1299, 5, false), (1300, 5, true), (1400, 6, false), (1700, 6, true)]
+        {
+            let now = begun + Duration::from_millis(after);
+            usage.note(posted, now);
+            assert_eq!(usage.is_to_be_offered(now), offered, "after {after} ms");
+            usage.offered = if offered { Some(now) } else { usage.offered };
         }
     }
 }

@@ -24,8 +24,7 @@
 //!   follows. If both request at once, the side whose rail has the lower number gives up its queue pair, and requests
 //!   the next generation on the other rail.
 //! - Only a side that wants the connection repeats its request. Silence is not a failure; the job reports the peer's
-//!   death.
-//!
+//!   death. A side that cannot answer yet says `Alive`, so that it does not count as unreachable.
 //! - An adapter may take seconds to connect a queue pair, if it has to resolve the peer's address. The side is `joining`
 //!   meanwhile, and replies afterwards. No peer is ready, so nothing arrives at a queue pair whose connection is abandoned.
 //!
@@ -223,7 +222,7 @@ impl Machine {
             Message::Drained { generation } if generation <= self.generation => {
                 if generation == self.generation && !self.gives_up(effects) {
                     // Repeated once this side's requests are complete.
-                    return;
+                    return effects.send(Message::Alive);
                 }
                 effects.send(Message::Retired { generation });
             }
@@ -260,10 +259,15 @@ impl Machine {
             ConnectionState::Answered { mine, .. } | ConnectionState::Ready { mine, .. } if now => {
                 effects.send(Message::Reply { generation, mine });
             }
-            ConnectionState::Draining { .. } if now => self.again(effects),
+            ConnectionState::Draining { .. } if now => {
+                let drained = effects.drained();
+                effects.send(if drained { Message::Drained { generation } } else { Message::Alive });
+            }
             // A late request: the peer already had a queue pair of this generation, since this side knows it.
             ConnectionState::Answered { .. } | ConnectionState::Ready { .. } | ConnectionState::Draining { .. } => {}
-            // The reply follows once this side is connected.
+            // The reply follows once this side is connected. A request for another rail came by that rail, where this
+            // answer would not arrive.
+            ConnectionState::Joining { .. } if theirs.by == 0 => effects.send(Message::Alive),
             ConnectionState::Joining { .. } => {}
             // This side's queue pair of that generation is gone.
             ConnectionState::Absent => {

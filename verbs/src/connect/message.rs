@@ -62,7 +62,7 @@ pub(crate) enum Message {
     Reject { generation: u32, errno: u16 },
     /// Asks whether the receiver receives by this rail.
     Probe,
-    /// Answers a probe.
+    /// Answers a probe, or a message that the sender cannot answer yet.
     Alive,
     /// Asks the receiver to perform an atomic on its own memory, by its own adapter, once. `number` identifies the
     /// request of the sender's lane.

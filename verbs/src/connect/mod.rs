@@ -259,6 +259,7 @@ impl Drop for Service {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.core.joining.end();
     }
 }
 

@@ -17,14 +17,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transom_channel::wire::RAILS;
 use transom_launch::lock;
 use transom_launch::random;
 use transom_locks::Rank;
 
-/// Longest time for a failed queue pair to report its last WQE; it only has to finish earlier work.
-const END: Duration = Duration::from_secs(2);
+/// Number of waits of a millisecond for a failed queue pair to report its last WQE; it only has to finish earlier work.
+/// A time would pass while the process is stopped.
+const ENDS_WITHIN: u32 = 2000;
 
 /// The queue pair to a peer, and the received position of earlier ones.
 #[derive(Default)]
@@ -205,10 +206,11 @@ fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError
         queue.pair.reset()?;
         return queue.pair.next_psn();
     }
-    let began = Instant::now();
     // The adapter or its driver may be processing a packet.
+    let mut waits = 0;
     while !lock(&of.ended).remove(&queue.number()) {
-        if began.elapsed() > END {
+        waits += 1;
+        if waits > ENDS_WITHIN {
             let source = std::io::ErrorKind::TimedOut.into();
             return Err(VerbsError::system("waiting for the last WQE of a queue pair", source));
         }
@@ -306,7 +308,7 @@ impl Effects for Doing<'_> {
             }
             ended
         };
-        let ended = match pair.made.take() {
+        let ended = match pair.made.take().or_else(|| core.joining.abandon(*peer)) {
             Some(made) => Some(end(made.queue)),
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
         };

@@ -3,7 +3,7 @@
 //! wait for each other, and the rank's operations wait for none.
 
 use super::atomics::{Asking, Served, Serving};
-use super::core::{Command, Core, Link};
+use super::core::{Command, Core, Link, is_exhausted};
 use super::idle::Usage;
 use super::joining::Joined;
 use super::listen::listen;
@@ -48,6 +48,10 @@ pub(super) struct Connector {
     looks: u32,
     /// Number of further announcements of this rank's new address.
     announcements: u32,
+    /// A lane has got a queue, by which messages may wait to be sent.
+    connected: bool,
+    /// The adapter has refused a queue pair since the last check, because it may have no more.
+    exhausted: bool,
     /// True for the datagram channel, the command channel or the device if it is mute; see [`listen`].
     mute: [bool; 3],
 }
@@ -85,6 +89,8 @@ pub(super) struct Connection {
     timeout_backoff: TimeoutBackoff,
     /// The time since which the peer has not answered the requests for a connection.
     unanswered: Option<Unanswered>,
+    /// Time of the first refusal of a connection that had been given up, if it is requested again.
+    refused: Option<Instant>,
     /// The last atomic that the peer requested.
     pub(super) served: Served,
     pub(super) usage: Usage,
@@ -100,6 +106,8 @@ struct Unanswered {
 /// Seconds until a broken connection that is not restored fails; the second value applies while the port is down.
 const LATE: u32 = 20;
 const LATE_PORT_DOWN: u32 = 5;
+/// Time for which a connection that had been given up is requested again, while an adapter has no more queue pairs.
+const EXHAUSTED: Duration = Duration::from_secs(5);
 /// Checks per second with several rails, or if the rank may have too many connections.
 const LOOKS: u32 = 10;
 /// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
@@ -126,7 +134,7 @@ impl Connector {
         let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
         let (asking, serving, holding) = Default::default();
         let (look, looks) = (Instant::now(), if frequent { LOOKS } else { 1 });
-        let (announcements, mute) = (0, [false; 3]);
+        let (announcements, connected, exhausted, mute) = (0, false, false, [false; 3]);
         Connector {
             connections,
             due,
@@ -140,6 +148,8 @@ impl Connector {
             look,
             looks,
             announcements,
+            connected,
+            exhausted,
             mute,
         }
     }
@@ -148,11 +158,12 @@ impl Connector {
     pub fn run(self) {
         let core = self.core.clone();
         CONNECTOR.set(Some(self));
-        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().is_some_and(Connector::step));
+        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().and_then(Connector::step));
         let mut turned = Instant::now();
-        while step() {
-            // A rank that makes no calls would run out of receive buffers, which blocks its senders.
-            if turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
+        while let Some(connected) = step() {
+            // A rank that makes no calls would run out of receive buffers, which blocks its senders. Its own messages
+            // must be sent before their connection is idle again.
+            if connected || turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
                 core.try_progress();
                 turned = Instant::now();
             }
@@ -163,8 +174,8 @@ impl Connector {
         }
     }
 
-    /// Does the pending work, or waits; returns whether to continue.
-    fn step(&mut self) -> bool {
+    /// Does the pending work, or waits; returns whether a lane has got a queue. `None` ends the thread.
+    fn step(&mut self) -> Option<bool> {
         let rank = self.core.me;
         for command in self.core.commands() {
             match command {
@@ -177,7 +188,7 @@ impl Connector {
                 Command::Heard(peer, message) => self.heard(peer, message),
                 Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
                 Command::Announce => self.announcements = ANNOUNCEMENTS,
-                Command::Stop => return false,
+                Command::Stop => return None,
             }
         }
         for joined in self.core.joining.take() {
@@ -188,7 +199,7 @@ impl Connector {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
                 Some((peer, of, message)) if peer < self.core.addresses.len() && peer != rank => {
                     tracing::trace!(rank, peer, ?message, ?of, "received a connection message");
-                    // Only an answer to a probe proves that the peer receives on this rail.
+                    // Only an answer on this rail proves that the peer receives on it.
                     if self.core.has_others() && message == Message::Alive {
                         self.core.hears(peer);
                     }
@@ -203,13 +214,15 @@ impl Connector {
         self.ask_again();
         self.go_on_with_atomics();
         self.look_after_lanes();
+        let connected = std::mem::take(&mut self.connected);
         if came.is_empty()
+            && !connected
             && let Err(errno) = self.wait()
         {
             tracing::error!(rank, %errno, "the connecting thread failed; peers get no answers any more");
-            return false;
+            return None;
         }
-        true
+        Some(connected)
     }
 
     /// Continues with a queue pair that another thread has connected, or discards it if it is not wanted any more.
@@ -357,7 +370,16 @@ impl Connector {
         }
         self.look_for_unreached();
         self.announce();
-        self.give_up_idle();
+        let is_refused = |connection: &Connection| {
+            connection.refused.is_some() && matches!(connection.machine.state(), ConnectionState::Failed(_))
+        };
+        let refused = self.connections.iter().filter(|(_, connection)| is_refused(connection));
+        let refused: Vec<Rank> = refused.map(|(peer, _)| *peer).collect();
+        let makes_room = std::mem::take(&mut self.exhausted) || !refused.is_empty();
+        self.give_up_idle(makes_room);
+        for peer in refused {
+            self.drive(peer, true, |machine, effects| machine.want(effects));
+        }
     }
 
     /// Notifies the peers of this rank's new address, several times, because datagrams may be lost: the peers that it has
@@ -497,8 +519,8 @@ impl Connector {
     /// Drives the machine of a peer by `event`, and reports the outcome to the rank. `wanted`: an operation waits,
     /// which the machine may not know yet.
     pub(super) fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
-        let Connector { connections, due, post, core, holding, .. } = self;
-        let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
+        let Connector { connections, due, post, core, holding, connected, exhausted, .. } = self;
+        let Connection { machine, pair, backoff, due: mine, usage, refused, .. } = connections.entry(peer).or_default();
         let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
         let mut doing = Doing { peer, pair, post, core };
         let failed = core.endpoints.lane(peer).is_some_and(|lane| {
@@ -513,7 +535,6 @@ impl Connector {
         if state != before {
             tracing::debug!(rank, peer, generation = machine.generation(), ?state, "connection");
         }
-        let refused = |by_peer, errno: Errno| Link::Refused { by_peer, errno: errno.raw_os_error() };
         if let (ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
             (state, core.endpoints.lane(peer))
             && lane.is_broken()
@@ -532,6 +553,8 @@ impl Connector {
                 if let Some(Made { queue, start }) = pair.made.take() {
                     core.endpoints.add(peer, queue, start, theirs.received);
                     holding.insert(peer);
+                    // The operation that needed the connection has not posted its request yet.
+                    (*usage, *connected) = (Usage::default(), true);
                     let by = pair.by;
                     if by > 0 {
                         tracing::warn!(
@@ -544,10 +567,22 @@ impl Connector {
                 }
                 core.note(peer, Link::Ready);
             }
-            ConnectionState::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
-            ConnectionState::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
+            ConnectionState::Failed(Reason::Here(errno) | Reason::There(errno)) if wanted => {
+                let was_given_up = core.endpoints.lane(peer).is_some_and(|lane| lane.is_dormant());
+                let waits = was_given_up && is_exhausted(errno);
+                if !waits || refused.get_or_insert_with(Instant::now).elapsed() > EXHAUSTED {
+                    *refused = None;
+                    let by_peer = matches!(state, ConnectionState::Failed(Reason::There(_)));
+                    core.note(peer, Link::Refused { by_peer, errno: errno.raw_os_error() });
+                }
+            }
             ConnectionState::Failed(Reason::Died) => core.note(peer, Link::Absent),
             // A rank that wants the connection has sent a command, or will.
+            _ => {}
+        }
+        match state {
+            ConnectionState::Failed(Reason::Here(errno)) if state != before => *exhausted |= is_exhausted(errno),
+            ConnectionState::Ready { .. } | ConnectionState::Failed(Reason::Died) => *refused = None,
             _ => {}
         }
         if !machine.is_repeating() {

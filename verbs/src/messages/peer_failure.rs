@@ -17,6 +17,8 @@ pub(super) const CLOSED: [u8; 1] = [0];
 const LAST_LOOKS: u32 = 3;
 /// Checks of a lane that has ended, ten per second, before its peer counts as unreachable although it lives.
 const ALIVE: u32 = 5;
+/// Checks after which a leaving rank with too many connections makes one more.
+const ONE_MORE: u32 = 16;
 
 /// A lost peer whose last messages may still have to be received.
 pub(super) struct Gone {
@@ -58,7 +60,9 @@ impl NetworkWire for VerbsWire {
     fn close(&mut self) {
         self.closing = true;
         for peer in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.say_closed(peer);
+            if !self.is_dormant(peer) {
+                self.say_closed(peer);
+            }
         }
     }
 
@@ -72,8 +76,9 @@ impl NetworkWire for VerbsWire {
                 _ => {}
             }
         }
+        let mut connections = self.connections_to_close();
         for rank in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.look_after(rank);
+            self.look_after(rank, &mut connections);
         }
     }
 
@@ -109,9 +114,33 @@ impl VerbsWire {
         }
     }
 
+    /// Returns whether the announcement to a peer needs a connection that was given up.
+    fn is_dormant(&self, rank: Rank) -> bool {
+        let lane = self.core().endpoints.lane(rank as usize);
+        self.mailboxes.is_empty() && !self.may_fail_over() && lane.is_some_and(|lane| lane.is_dormant())
+    }
+
+    /// Number of idle peers that a closing rank connects to at this check, for its announcements. Such a peer may need
+    /// the announcement to leave itself. The first check connects to none, since the rank may leave at once.
+    fn connections_to_close(&mut self) -> usize {
+        if !self.closing {
+            return 0;
+        }
+        self.closing_checks += 1;
+        let core = self.core();
+        let now = core.endpoints.all().filter(|(_, lane)| lane.has_queue()).count();
+        let most = core.rail.most_connections;
+        match most.checked_sub(now) {
+            _ if self.closing_checks == 1 => 0,
+            // Peers that are closing connect to this rank, too.
+            Some(left) => (left / 2).max(most / 8).max(1),
+            None => usize::from(self.closing_checks.is_multiple_of(ONE_MORE)),
+        }
+    }
+
     /// Has a broken lane reconnected, and counts checks of a lane that has ended although its peer lives. If both ranks
-    /// are closing, the peer counts as having left.
-    fn look_after(&mut self, rank: Rank) {
+    /// are closing, the peer counts as having left. `connections` is the number of idle peers that may be connected.
+    fn look_after(&mut self, rank: Rank, connections: &mut usize) {
         let service = self.service.clone();
         let lanes = || service.cores().filter_map(|core| Some((core, core.endpoints.lane(rank as usize)?)));
         let Some(peer) = self.peers.get(&rank).filter(|peer| !peer.over && !peer.noticed) else { return };
@@ -131,10 +160,15 @@ impl VerbsWire {
             core.want(rank as usize);
         }
         if self.closing {
-            if reached && !told {
+            let dormant = self.is_dormant(rank) && !told;
+            if dormant && *connections > 0 {
+                *connections -= 1;
+                // A refused connection is requested again at the next check.
+                self.core().want(rank as usize);
+            } else if reached && !told && !dormant {
                 self.say_closed(rank);
             }
-            if closed {
+            if closed && !dormant {
                 self.notice(rank, Why::Left);
             }
         }

@@ -65,6 +65,8 @@ pub struct VerbsWire {
     /// Failed peers that are not reported to the engine yet.
     pub(super) gone: Vec<Gone>,
     pub(super) closing: bool,
+    /// Checks of the peers since then.
+    pub(super) closing_checks: u32,
     /// Number of retired queue pairs at the last check, by rail.
     pub(super) retired: [u32; RAILS],
     pub(super) scratch: Vec<u8>,
@@ -164,6 +166,7 @@ impl VerbsWire {
             events: VecDeque::new(),
             gone: Vec::new(),
             closing: false,
+            closing_checks: 0,
             retired: Default::default(),
             scratch: Vec::new(),
             began: Instant::now(),

@@ -249,10 +249,11 @@ impl Rail {
     }
 }
 
-/// A user's share of an adapter's queue pairs. A quarter is left for connections that are made before idle ones have
-/// been given up, and for other jobs.
+/// A user's share of an adapter's queue pairs, for connections to other ranks. A quarter is left for connections that
+/// are made before idle ones have been given up, and for other jobs.
 fn share(queue_pairs: usize, users: usize) -> usize {
-    (queue_pairs / 4 * 3 / users.max(1)).max(1)
+    // Each user also has a queue pair for connection requests, and one to itself.
+    (queue_pairs / 4 * 3 / users.max(1)).saturating_sub(2).max(1)
 }
 
 /// The event after which a failed queue pair executes nothing more, so that its received position is final.
@@ -285,8 +286,8 @@ mod tests {
     #[test]
     fn queue_pairs_are_shared_among_the_users_of_an_adapter() {
         assert_eq!(
-            [(131_072, 64), (16, 5), (1, 1), (8, 100), (8, 0)].map(|(pairs, users)| share(pairs, users)),
-            [1536, 2, 1, 1, 6]
+            [(131_072, 64), (32, 5), (1, 1), (8, 100), (8, 0)].map(|(pairs, users)| share(pairs, users)),
+            [1534, 2, 1, 1, 4]
         );
     }
 

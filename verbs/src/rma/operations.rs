@@ -83,8 +83,9 @@ impl Member {
         }
     }
 
-    /// Makes the first connection, or another one after an idle one was given up. Waits for a silent peer as long as the job reports it alive and the port is up,
-    /// because it may be stopped. Fails if its process runs and no datagram of the peer arrives.
+    /// Makes the first connection, or another one after an idle one was given up. Waits for a silent peer as long as the
+    /// job reports it alive and the port is up, because it may be stopped. Fails if its process runs and no datagram of
+    /// the peer arrives.
     #[cold]
     fn connect_anew(&self, way: Way) -> Result<(), FabricError> {
         let (core, began, mut down) = (self.core(), Instant::now(), None);

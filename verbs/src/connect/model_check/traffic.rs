@@ -184,7 +184,7 @@ impl Traffic {
 /// Runs with requests: of both sides at once, and over several connections. Without a broken connection no result is
 /// lost.
 const TRAFFIC: [Budget; 4] = [
-    Budget { wants: 1, losses: 0, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0, drains: 1, slow: false },
+    Budget { wants: 1, losses: 0, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0, drains: 1, slow: false },
     Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0, drains: 0, slow: false },
     Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0, drains: 0, slow: false },
     Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0, drains: 0, slow: false },

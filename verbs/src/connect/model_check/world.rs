@@ -218,10 +218,24 @@ impl World {
         {
             wrong = Some("keeps a queue pair whose peer said that it has none".into());
         }
+        let needs_answer = match (step, machine.state()) {
+            (Step::Hear(Message::Request { mine, .. }), ConnectionState::Joining { .. }) => {
+                mine.by == 0 && before == *machine
+            }
+            (Step::Hear(Message::Request { generation, .. }), ConnectionState::Draining { .. }) => {
+                generation == before.generation()
+            }
+            (Step::Hear(Message::Drained { generation }), _) => generation == before.generation() && !*heard_of_death,
+            _ => false,
+        };
+        if needs_answer && sent.is_empty() {
+            wrong = Some("does not answer, and counts as unreachable if it takes long".into());
+        }
         world.budget.refusals -= u8::from(met);
         *asks &= !matches!(machine.state(), ConnectionState::Ready { .. } | ConnectionState::Failed(_));
         let network = &mut world.network[1 - side];
-        for message in &sent {
+        // Machines ignore `Alive`.
+        for message in sent.iter().filter(|message| **message != Message::Alive) {
             if let Err(place) = network.binary_search_by_key(&key(message), key) {
                 network.insert(place, *message);
             }
