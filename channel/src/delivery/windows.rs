@@ -45,8 +45,8 @@ const DOUBLINGS: u32 = 4;
 pub(super) struct Writes<M> {
     next: u32,
     going: BTreeMap<u32, Going<M>>,
-    /// Grants of the peer, served in order.
-    jobs: VecDeque<Job>,
+    /// Grants of the peer, by rail, served in order: a rail that accepts no pieces holds up no other.
+    jobs: BTreeMap<usize, VecDeque<Job>>,
     coming: BTreeMap<u32, Coming>,
     /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
     pub silent: [Option<u64>; RAILS],
@@ -117,7 +117,7 @@ impl<M> Default for Writes<M> {
         Writes {
             next: 0,
             going: BTreeMap::new(),
-            jobs: VecDeque::new(),
+            jobs: BTreeMap::new(),
             coming: BTreeMap::new(),
             silent: [None; RAILS],
             in_vain: [0; RAILS],
@@ -128,7 +128,7 @@ impl<M> Default for Writes<M> {
 impl<M> Writes<M> {
     /// Returns true if a request can be posted while `kept` packets are kept.
     pub fn has_work(&self, kept: usize) -> bool {
-        self.jobs.front().is_some_and(|job| job.to.is_some() || kept < COPIES)
+        self.jobs.values().filter_map(VecDeque::front).any(|job| job.to.is_some() || kept < COPIES)
     }
 }
 
@@ -225,7 +225,8 @@ impl<W: Wire> Delivery<W> {
                     return None;
                 }
                 going.left += 1;
-                writes.jobs.push_back(Job { transfer, window, wanted, piece, to });
+                let rail = going.rail;
+                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to });
                 self.go_on(peer);
                 self.attend(peer);
             }
@@ -405,12 +406,17 @@ impl<W: Wire> Delivery<W> {
 
     /// Posts granted pieces, as many as the wire accepts.
     pub(super) fn go_on(&mut self, peer: Rank) {
+        (0..self.rails.len()).for_each(|rail| self.go_on_by(Lane { peer, rail }));
+    }
+
+    fn go_on_by(&mut self, Lane { peer, rail }: Lane) {
         loop {
             let Some(link) = self.links.get_mut(&peer) else { return };
-            let (Some(job), kept) = (link.writes.jobs.front_mut(), link.outgoing.kept()) else { return };
+            let (Some(jobs), kept) = (link.writes.jobs.get_mut(&rail), link.outgoing.kept()) else { return };
+            let Some(job) = jobs.front_mut() else { return };
             let (transfer, window) = (job.transfer, job.window);
             let Some(going) = link.writes.going.get_mut(&transfer) else {
-                link.writes.jobs.pop_front();
+                jobs.pop_front();
                 continue;
             };
             let index = job.wanted.trailing_zeros();
@@ -420,8 +426,8 @@ impl<W: Wire> Delivery<W> {
             let from = Part { memory: &going.memory, at: going.at + begins as usize, length };
             match job.to {
                 // Datagrams posted on a lane that is down are lost. Copies may use any rail.
-                Some(_) if !link.up[going.rail] => {
-                    link.writes.jobs.pop_front();
+                Some(_) if !link.up[rail] => {
+                    jobs.pop_front();
                     self.sent(peer, transfer, window);
                     continue;
                 }
@@ -431,7 +437,7 @@ impl<W: Wire> Delivery<W> {
                         TOKEN | self.windows.tokens << 32
                     });
                     let request = Request::Piece { from, to, index: index as u8, token };
-                    if self.wire.post(Lane { peer, rail: going.rail }, request).is_err() {
+                    if self.wire.post(Lane { peer, rail }, request).is_err() {
                         return;
                     }
                     if let Some(token) = token {
@@ -443,7 +449,7 @@ impl<W: Wire> Delivery<W> {
                         return;
                     }
                     let note = Note::Copy { transfer, window, index: index as u8 };
-                    let (rail, head) = (going.rail, note.encode());
+                    let head = note.encode();
                     let packet = Packet::new(&mut self.wire, rail, &head, Data::Of(from), &mut self.scratch, false);
                     let Some(packet) = packet else { return };
                     link.outgoing.push(packet.into_note());
@@ -451,7 +457,7 @@ impl<W: Wire> Delivery<W> {
                     self.flush(peer, false);
                 }
             }
-            let jobs = &mut self.writes(peer).jobs;
+            let Some(jobs) = self.writes(peer).jobs.get_mut(&rail) else { return };
             if is_last {
                 jobs.pop_front();
             } else if let Some(job) = jobs.front_mut() {

@@ -286,6 +286,44 @@ fn pieces_of_a_failed_rail_are_resent_on_others() {
     assert!(repaired > 64, "{repaired}");
 }
 
+/// The second rail accepts no pieces until a given time.
+struct Full {
+    until: u64,
+}
+
+impl Change for Full {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        let is_full = lane.rail == 1 && wire.now() < self.until && matches!(request, Request::Piece { .. });
+        if is_full { Err(Busy) } else { wire.post(lane, request) }
+    }
+}
+
+#[test]
+fn rail_that_accepts_no_pieces_holds_up_no_other() {
+    const UNTIL: u64 = 20_000_000;
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let config = Config { rings: 0, stripe: Stripe::Even, ..Config::default() };
+    let over = |wire| Delivery::new(Changed { wire, change: Full { until: UNTIL } }, Settings::default());
+    let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+    for number in 0..4 {
+        sim.engine(0).send(1, 0, number, SimMemory::pattern(number.into(), MIB), MIB, false);
+        sim.engine(1).receive(Select { tag: Some(number), ..ANY }, RecvTarget::Into(SimMemory::zero(MIB), MIB));
+    }
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.now() < UNTIL / 2 {
+        sim.step().expect("the simulation stopped before the rail accepted pieces");
+    }
+    // Half of each message.
+    let pieces = sim.traffic(0)[0].moves.requests;
+    assert_eq!((pieces, sim.traffic(0)[1].moves.requests), (4 * (MIB / PIECE / 2) as u64, 0));
+    while sim.step().is_some() {}
+    for _ in 0..4 {
+        let done = sim.engine(1).completed().expect("a message did not arrive");
+        assert_eq!(done.memory.unwrap().whose(MIB), Some(done.result.unwrap().tag.into()));
+    }
+}
+
 /// The second rail loses all pieces until a given time. Their sends are complete nevertheless.
 struct Silent {
     until: u64,

@@ -135,7 +135,8 @@ impl Mailbox {
             .is_ok()
     }
 
-    /// Sends a piece of memory to a segment group of a peer; see [`Windows::send`].
+    /// Sends a piece of memory to a segment group of a peer; see [`Windows::send`]. A piece to a peer without a route is
+    /// lost, as on the network.
     ///
     /// # Safety
     /// The contract of [`Windows::send`] applies.
@@ -147,7 +148,10 @@ impl Mailbox {
         piece: (u8, Piece),
         token: Option<u64>,
     ) -> bool {
-        let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else { return false };
+        let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else {
+            self.windows.lose(token);
+            return true;
+        };
         // SAFETY: caller's contract.
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
