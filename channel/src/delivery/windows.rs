@@ -357,8 +357,7 @@ impl<W: Wire> Delivery<W> {
     fn leave_silent_rail(&mut self, lane: Lane) {
         let now = self.wire.now();
         let link = self.link(lane.peer);
-        let works = |rail: usize| link.up[rail] && link.writes.silent[rail].is_none();
-        if works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && works(rail)) {
+        if link.works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && link.works(rail)) {
             let in_vain = &mut link.writes.in_vain[lane.rail];
             link.writes.silent[lane.rail] = Some(now + (SILENT << *in_vain));
             *in_vain = (*in_vain + 1).min(DOUBLINGS);
@@ -366,9 +365,8 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Reports silent rails as up again after a while.
-    pub(super) fn use_silent_rails(&mut self, peer: Rank) {
-        let now = self.wire.now();
+    /// Reports silent rails as up again whose time is over at `now`.
+    pub(super) fn use_silent_rails(&mut self, peer: Rank, now: u64) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         for (rail, silent) in link.writes.silent.iter_mut().enumerate() {
             if silent.take_if(|until| now >= *until).is_some() && link.up[rail] {

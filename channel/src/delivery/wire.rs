@@ -163,10 +163,14 @@ impl<W: Wire> Delivery<W> {
             }
         };
         link.came_by = lane.rail;
+        let may_use_silent = link.writes.silent.iter().flatten().any(|until| now >= *until);
         let is_full = link.incoming.is_full(&self.settings);
         freed.into_iter().for_each(|packet| packet.give(&mut self.wire));
         self.flush(peer, is_full);
         self.attend(peer);
+        if may_use_silent {
+            self.use_silent_rails(peer, now);
+        }
         match come {
             Some((Come::New, true)) => {
                 let mut said = [0; NOTE];
@@ -180,7 +184,6 @@ impl<W: Wire> Delivery<W> {
                 }
             }
             Some((Come::New, false)) => {
-                self.use_silent_rails(peer);
                 return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
             }
             Some((Come::Again, _)) => self.counted.old += 1,
@@ -251,6 +254,10 @@ impl<W: Wire> Delivery<W> {
         }
         let fails_over_first = !std::mem::replace(&mut link.fails_over, true);
         self.lost_lane(lane);
+        if (0..RAILS).all(|rail| !self.links[&lane.peer].works(rail)) {
+            // The engine must not wait for a rail that may be down for long.
+            self.use_silent_rails(lane.peer, u64::MAX);
+        }
         if fails_over_first {
             // Datagrams are requested at first contact, and connections to some peers by the engine.
             let is_alike = |rail: &usize| *rail != lane.rail && self.rails[*rail].kind == self.rails[lane.rail].kind;
@@ -317,6 +324,11 @@ fn send<W: Wire>(
 }
 
 impl<M> Link<M> {
+    /// Returns true if a rail is up, and up for the engine.
+    pub fn works(&self, rail: usize) -> bool {
+        self.up[rail] && self.writes.silent[rail].is_none()
+    }
+
     /// Rails that are up, from `first` on in turn; rails that lose everything come last.
     fn rails(&self, first: usize, now: u64) -> impl Iterator<Item = usize> + use<M> {
         let up = self.up;
