@@ -1,6 +1,7 @@
 //! A reliable wire over one whose datagrams may be lost, duplicated, late or corrupted.
 
 use super::note::{COPY, Note};
+use super::outgoing::TRIED;
 use super::packet::Packet;
 use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
@@ -49,8 +50,10 @@ pub(super) struct Link<M> {
     fails_over: bool,
     /// Time since which all lanes are cut, in ns.
     down: Option<u64>,
-    /// Rail by which the peer's last datagram came. Acknowledgements without a packet take it.
+    /// Rail by which the peer's last datagram came. Acknowledgements without a packet take it, unless it is mute.
     came_by: usize,
+    /// Rail by which an acknowledgement was lost, and the time in ns until which acknowledgements avoid it.
+    mute: (usize, u64),
     is_active: bool,
 }
 
@@ -108,6 +111,7 @@ impl<W: Wire> Delivery<W> {
             fails_over: false,
             down: None,
             came_by: 0,
+            mute: (0, 0),
             is_active: false,
         })
     }
@@ -162,6 +166,9 @@ impl<W: Wire> Delivery<W> {
                 return None;
             }
         };
+        if matches!(come, Some((Come::Again, _))) && link.came_by != lane.rail {
+            link.mute = (link.came_by, now + TRIED * self.settings.floor);
+        }
         link.came_by = lane.rail;
         let may_use_silent = link.writes.silent.iter().flatten().any(|until| now >= *until);
         let is_full = link.incoming.is_full(&self.settings);
@@ -222,7 +229,8 @@ impl<W: Wire> Delivery<W> {
         if acknowledge && !went {
             let header = Header { kind: Kind::Alone, told: link.incoming.acknowledgement(permitted) };
             let checksum = self.settings.checksum.then_some(0);
-            let rails = link.rails(link.came_by, now);
+            let is_mute = link.mute.0 == link.came_by && now < link.mute.1;
+            let rails = link.rails(link.came_by + usize::from(is_mute), now);
             if send(wire, peer, rails, &header.encode(checksum), Data::None).is_some() {
                 counted.acknowledgements += 1;
                 went = true;
