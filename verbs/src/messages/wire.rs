@@ -425,7 +425,11 @@ impl Wire for VerbsWire {
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
-        self.mailboxes.is_empty() || self.connect_for(lane).is_ok()
+        let opens = self.mailboxes.is_empty() || self.connect_for(lane).is_ok();
+        if opens {
+            self.keep_or_not(lane);
+        }
+        opens
     }
 
     fn reads(&mut self, _: Lane) -> bool {
