@@ -34,12 +34,12 @@ const COPIES: usize = KEPT / 2;
 const MOST: usize = KEPT + 16 * UNDER_WAY;
 /// Number of pieces in a window.
 const PIECES: u64 = 64;
-/// Fewest pieces of a window that show a rail to be silent if none of them has come.
-const SILENT_FROM: u32 = 8;
+/// Number of lost pieces that show a rail to be silent if no piece has come since.
+const SILENT_FROM: u8 = 8;
 /// Time in ns after which a silent rail is used again. It doubles each time that the rail is still silent, up to
 /// [`DOUBLINGS`] times.
 const SILENT: u64 = 1_000_000_000;
-const DOUBLINGS: u32 = 4;
+const DOUBLINGS: u8 = 4;
 
 /// Writes between this rank and one peer, in both directions.
 pub(super) struct Writes<M> {
@@ -51,7 +51,9 @@ pub(super) struct Writes<M> {
     /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
     pub silent: [Option<u64>; RAILS],
     /// For each rail: number of such reports since a piece has come.
-    in_vain: [u32; RAILS],
+    in_vain: [u8; RAILS],
+    /// For each rail: number of lost pieces since a piece has come, or since the last such report.
+    lost: [u8; RAILS],
 }
 
 struct Going<M> {
@@ -121,11 +123,17 @@ impl<M> Default for Writes<M> {
             coming: BTreeMap::new(),
             silent: [None; RAILS],
             in_vain: [0; RAILS],
+            lost: [0; RAILS],
         }
     }
 }
 
 impl<M> Writes<M> {
+    /// Forgets the losses of a rail that is up again.
+    pub fn begin_again(&mut self, rail: usize) {
+        (self.silent[rail], self.lost[rail]) = (None, 0);
+    }
+
     /// Returns true if a request can be posted while `kept` packets are kept.
     pub fn has_work(&self, kept: usize) -> bool {
         self.jobs.values().filter_map(VecDeque::front).any(|job| job.to.is_some() || kept < COPIES)
@@ -242,9 +250,11 @@ impl<W: Wire> Delivery<W> {
                 open.missing &= !came;
                 open.rounds += 1;
                 let again = wanted & !came;
+                let writes = self.writes(peer);
                 if came != 0 {
-                    self.writes(peer).in_vain[rail] = 0;
-                } else if wanted.count_ones() >= SILENT_FROM {
+                    (writes.in_vain[rail], writes.lost[rail]) = (0, 0);
+                } else {
+                    writes.lost[rail] = writes.lost[rail].saturating_add(wanted.count_ones() as u8);
                     self.leave_silent_rail(Lane { peer, rail });
                 }
                 if again != 0 {
@@ -352,15 +362,17 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Reports a rail that has lost all pieces of a window as cut, if another rail works: the engine plans no writes
-    /// there for a while.
+    /// Reports a rail that has lost enough pieces in a row as cut, if another rail works: the engine plans no writes there
+    /// for a while.
     fn leave_silent_rail(&mut self, lane: Lane) {
         let now = self.wire.now();
         let link = self.link(lane.peer);
-        if link.works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && link.works(rail)) {
+        let is_silent = link.writes.lost[lane.rail] >= SILENT_FROM;
+        if is_silent && link.works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && link.works(rail)) {
             let in_vain = &mut link.writes.in_vain[lane.rail];
             link.writes.silent[lane.rail] = Some(now + (SILENT << *in_vain));
             *in_vain = (*in_vain + 1).min(DOUBLINGS);
+            link.writes.lost[lane.rail] = 0;
             self.events.push_back(Event::Cut(lane));
         }
     }

@@ -489,7 +489,7 @@ impl<W: Wire> Wire for Delivery<W> {
                     if !self.over.contains(&lane.peer) {
                         let link = self.link(lane.peer);
                         (link.up[lane.rail], link.down) = (true, None);
-                        link.writes.silent[lane.rail] = None;
+                        link.writes.begin_again(lane.rail);
                         self.attend(lane.peer);
                         return Some(Event::Up(lane));
                     }

@@ -391,6 +391,17 @@ fn silent_rail_is_used_once_it_is_the_last() {
     assert_eq!(done.memory.unwrap().whose(100), Some(7));
 }
 
+/// Each message has fewer than 8 pieces on each rail.
+#[test]
+fn rail_that_loses_all_short_groups_is_avoided() {
+    let (mut sim, lost) = silent(Stripe::Even, u64::MAX);
+    for _ in 0..40 {
+        send(&mut sim, &[50_000]);
+    }
+    assert!(sim.now() < 1_000_000_000, "{} ns", sim.now());
+    assert!((8..32).contains(&lost.get()), "{} pieces lost", lost.get());
+}
+
 /// A rail that brings no pieces is left out of later messages, and tried again after 1 s and 2 s more.
 #[test]
 fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
