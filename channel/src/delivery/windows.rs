@@ -50,9 +50,9 @@ pub(super) struct Writes<M> {
     coming: BTreeMap<u32, Coming>,
     /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
     pub silent: [Option<u64>; RAILS],
-    /// For each rail: number of such reports since a piece has come.
+    /// For each rail: number of times that it was reported as cut although it is up, since a piece has come.
     in_vain: [u8; RAILS],
-    /// For each rail: number of lost pieces since a piece has come, or since the last such report.
+    /// For each rail: number of lost pieces since a piece has come, or since the rail was last reported as cut.
     lost: [u8; RAILS],
 }
 
@@ -238,7 +238,7 @@ impl<W: Wire> Delivery<W> {
                 self.go_on(peer);
                 self.attend(peer);
             }
-            Note::Sent { transfer, window } => {
+            Note::Sent { transfer, window, is_cut } => {
                 let coming = self.coming(peer, transfer)?;
                 let rail = coming.rail;
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
@@ -253,7 +253,7 @@ impl<W: Wire> Delivery<W> {
                 let writes = self.writes(peer);
                 if came != 0 {
                     (writes.in_vain[rail], writes.lost[rail]) = (0, 0);
-                } else {
+                } else if !is_cut {
                     writes.lost[rail] = writes.lost[rail].saturating_add(wanted.count_ones() as u8);
                     self.leave_silent_rail(Lane { peer, rail });
                 }
@@ -438,7 +438,7 @@ impl<W: Wire> Delivery<W> {
                 // Datagrams posted on a lane that is down are lost. Copies may use any rail.
                 Some(_) if !link.up[rail] => {
                     jobs.pop_front();
-                    self.sent(peer, transfer, window);
+                    self.sent(peer, transfer, window, true);
                     continue;
                 }
                 Some(to) => {
@@ -478,17 +478,21 @@ impl<W: Wire> Delivery<W> {
 
     /// Handles the completion of the last piece of a grant.
     pub(super) fn gone(&mut self, token: u64) {
+        self.ended(token, false);
+    }
+
+    fn ended(&mut self, token: u64, is_cut: bool) {
         if let Some((peer, transfer, window)) = self.windows.posted.remove(&token) {
-            self.sent(peer, transfer, window);
+            self.sent(peer, transfer, window, is_cut);
             self.go_on(peer);
         }
     }
 
-    fn sent(&mut self, peer: Rank, transfer: u32, window: u32) {
+    fn sent(&mut self, peer: Rank, transfer: u32, window: u32, is_cut: bool) {
         if let Some(going) = self.writes(peer).going.get_mut(&transfer) {
             going.left -= 1;
             let rail = going.rail;
-            self.note(Lane { peer, rail }, Note::Sent { transfer, window });
+            self.note(Lane { peer, rail }, Note::Sent { transfer, window, is_cut });
         }
     }
 
@@ -500,7 +504,7 @@ impl<W: Wire> Delivery<W> {
         };
         let ended: Vec<u64> =
             self.windows.posted.iter().filter(|(_, of)| of_lane(of)).map(|(token, _)| *token).collect();
-        ended.into_iter().for_each(|token| self.gone(token));
+        ended.into_iter().for_each(|token| self.ended(token, true));
         self.attend(lane.peer);
     }
 

@@ -402,6 +402,27 @@ fn rail_that_loses_all_short_groups_is_avoided() {
     assert!((8..32).contains(&lost.get()), "{} pieces lost", lost.get());
 }
 
+/// The port of the sender's rail goes down amid its writes and comes back, which the receiver does not see.
+#[test]
+fn rail_is_used_again_at_once_after_its_sender_lost_it() {
+    let (mut sim, _) = silent(Stripe::Even, 0);
+    for _ in 0..4 {
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, MIB), MIB, false);
+        sim.engine(1).receive(ANY, RecvTarget::Into(SimMemory::zero(MIB), MIB));
+    }
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.traffic(0)[1].moves.requests < 64 {
+        sim.step().expect("the simulation stopped before pieces were posted");
+    }
+    happen(&mut sim, 0, 1, Event::Cut);
+    (0..2).for_each(|rank| assert_eq!(std::iter::from_fn(|| sim.engine(rank).completed()).count(), 4));
+    assert!(sim.engine(1).counters().datagram_repairs >= 128);
+    happen(&mut sim, 0, 1, Event::Up);
+    let before = sim.traffic(0)[1].moves.requests;
+    send(&mut sim, &[MIB]);
+    assert_eq!(sim.traffic(0)[1].moves.requests - before, 128);
+}
+
 /// A rail that brings no pieces is left out of later messages, and tried again after 1 s and 2 s more.
 #[test]
 fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
