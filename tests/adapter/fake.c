@@ -22,7 +22,8 @@
  *
  * FAKE_GID       GID of the port, as 32 hexadecimal digits. Frames between ports of two subnets are lost
  * FAKE_TRANSPORT transport, as ibv_transport_type numbers it (default: 0)
- * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses
+ * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses; or
+ *                routes: no address can be resolved
  *
  * With _1 at its end, a variable holds for rank 1.
  *
@@ -1159,6 +1160,10 @@ int ibv_destroy_qp(struct ibv_qp *of) {
 }
 
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
+    if (lacks(pd->context->device, "routes")) {
+        errno = ETIMEDOUT;
+        return NULL;
+    }
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
     ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;

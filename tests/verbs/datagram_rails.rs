@@ -88,6 +88,24 @@ fn long_messages_are_striped_over_rails_of_datagrams() {
     });
 }
 
+/// Rank 0 resolves no address on the second rail, where the pieces that rank 1 requests are lost.
+#[test]
+fn messages_go_on_without_addresses_on_a_rail() {
+    let variables = [
+        &TWO[..],
+        &[
+            ("TRANSOM_MESSAGES", "ud,stripe=even,spread=round_robin"),
+            ("FAKE_LACKS", "none,routes"),
+            ("FAKE_LACKS_1", "none"),
+        ],
+    ];
+    on_fake(None, 2, "messages_go_on_without_addresses_on_a_rail", &variables.concat(), |world| {
+        let sent = sent_during(|| exchange(&world, &[8, 3000, 400_000, 1 << 20], 3));
+        assert_eq!(sent[1] == 0, world.rank() == 0, "{sent:?} datagrams");
+        meet(&world).unwrap();
+    });
+}
+
 /// Each rail has 320 slots of 128 bytes for connection requests. It has 1,024 receive buffers of 4,096 bytes with the GRH, in
 /// cache lines, and 4 x 64 slots of 4,096 bytes to send from.
 #[test]

@@ -47,23 +47,25 @@ struct Ways {
     health: Arc<Health>,
     /// Number of address changes before which the handles were created.
     changes: u32,
+    /// True if a thread resolves each address from the first attempt on.
+    aside: bool,
 }
 
 /// The address handle of a peer. With RoCE, creating one resolves the address, which takes a second or more if the peer
 /// does not answer. After the first attempt a separate thread resolves it, so that other peers and relayed messages do
-/// not wait.
+/// not wait. With several rails a thread makes the first attempt too, since another rail may reach the peer.
 enum Handle {
     Fresh,
     Known(AddressHandle),
     NotFound,
-    Sought(JoinHandle<Result<AddressHandle, VerbsError>>),
+    Sought { thread: JoinHandle<Result<AddressHandle, VerbsError>>, is_first: bool },
 }
 
 impl Ways {
     fn new(rail: &Rail) -> Self {
         let (domain, health) = (rail.domain.clone(), rail.health.clone());
         let (changes, handles, given_up) = (health.address_changes(), HashMap::new(), HashMap::new());
-        Ways { handles, given_up, domain, health, changes }
+        Ways { handles, given_up, domain, health, changes, aside: false }
     }
 
     /// The address handle of a peer at that path; `None` while it is being resolved.
@@ -74,12 +76,17 @@ impl Ways {
             let peers: Vec<_> = self.handles.keys().copied().collect();
             peers.into_iter().for_each(|peer| self.give_up(peer));
         }
-        let Ways { handles, domain, .. } = self;
+        let Ways { handles, domain, aside, .. } = self;
         let handle = handles.entry(peer).or_insert(Handle::Fresh);
         if !matches!(handle, Handle::Known(_)) {
-            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path)?;
+            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path, *aside)?;
         }
         Ok(if let Handle::Known(known) = handle { Some(known) } else { None })
+    }
+
+    /// Returns true while a thread makes the first attempt to resolve the address of a peer.
+    fn is_first(&self, peer: usize) -> bool {
+        matches!(self.handles.get(&peer), Some(Handle::Sought { is_first: true, .. }))
     }
 
     /// Gives up the address handle of a peer, which may lead to an address that the peer no longer has.
@@ -91,19 +98,23 @@ impl Ways {
 }
 
 impl Handle {
-    /// Resolves the address, or starts a thread that does.
-    fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
+    /// Resolves the address, or starts a thread that does. The first attempt has no thread unless it is `aside`.
+    fn next(self, domain: &Arc<Domain>, path: &Path, aside: bool) -> Result<Self, VerbsError> {
+        let is_first = matches!(self, Handle::Fresh);
         match self {
             // Without a GRH there is nothing to resolve.
-            Handle::NotFound if path.global.is_none() => AddressHandle::new(domain, path).map(Handle::Known),
-            Handle::Fresh => AddressHandle::new(domain, path).map(Handle::Known),
-            Handle::NotFound => {
+            Handle::Fresh | Handle::NotFound if path.global.is_none() || is_first && !aside => {
+                AddressHandle::new(domain, path).map(Handle::Known)
+            }
+            Handle::Fresh | Handle::NotFound => {
                 let (domain, path) = (domain.clone(), *path);
                 let seek = std::thread::Builder::new().name("transom address".into());
-                let sought = seek.spawn(move || AddressHandle::new(&domain, &path)).map(Handle::Sought);
-                sought.map_err(|source| VerbsError::system("starting a thread that resolves an address", source))
+                let thread = seek.spawn(move || AddressHandle::new(&domain, &path));
+                let thread = thread
+                    .map_err(|source| VerbsError::system("starting a thread that resolves an address", source))?;
+                Ok(Handle::Sought { thread, is_first })
             }
-            Handle::Sought(thread) if thread.is_finished() => {
+            Handle::Sought { thread, .. } if thread.is_finished() => {
                 let lost = |_| VerbsError::system("resolving the address of a peer", std::io::ErrorKind::Other.into());
                 thread.join().map_err(lost).flatten().map(Handle::Known)
             }

@@ -14,8 +14,8 @@ pub(super) enum Note {
     Want { transfer: u32, rail: u8, into: Key, at: u64, length: u64 },
     /// Requests pieces of one window (64 pieces): as datagrams to `to`, or as copies.
     Grant { transfer: u32, window: u32, wanted: u64, piece: u32, to: Option<Key> },
-    /// All datagrams granted for a window were sent.
-    Sent { transfer: u32, window: u32 },
+    /// All datagrams granted for a window were sent; or some were not, because the rail is cut.
+    Sent { transfer: u32, window: u32, is_cut: bool },
     /// A piece in a packet; its bytes follow.
     Copy { transfer: u32, window: u32, index: u8 },
     /// The write is complete.
@@ -38,8 +38,8 @@ impl Note {
                 let to = to.unwrap_or(Key { address: 0, key: 0 });
                 [*wanted, to.address, to.key].iter().for_each(|word| put(&word.to_le_bytes()));
             }
-            Note::Sent { transfer, window } => {
-                put(&[3, 0, 0, 0]);
+            Note::Sent { transfer, window, is_cut } => {
+                put(&[3, u8::from(*is_cut), 0, 0]);
                 [transfer, window].iter().for_each(|half| put(&half.to_le_bytes()));
             }
             Note::Copy { transfer, window, index } => {
@@ -67,7 +67,7 @@ impl Note {
                 let to = (small == 1).then_some(key(24)?);
                 (Note::Grant { transfer, window: half(8)?, piece: half(12)?, wanted: word(16)?, to }, 40)
             }
-            (3, 0) => (Note::Sent { transfer, window: half(8)? }, 12),
+            (3, 0 | 1) => (Note::Sent { transfer, window: half(8)?, is_cut: small == 1 }, 12),
             (4, index @ 0..64) => (Note::Copy { transfer, window: half(8)?, index }, length.max(COPY + 1)),
             (5, 0) => (Note::Over { transfer }, 8),
             _ => return None,
@@ -89,7 +89,8 @@ mod tests {
             Note::Want { transfer: 7, rail: 2, into: KEY, at: 100, length: 1 << 40 },
             grant,
             Note::Grant { transfer: 7, window: 3, wanted: 5, piece: 4032, to: Some(KEY) },
-            Note::Sent { transfer: u32::MAX, window: 1 },
+            Note::Sent { transfer: u32::MAX, window: 1, is_cut: false },
+            Note::Sent { transfer: 1, window: 0, is_cut: true },
             Note::Over { transfer: 0 },
         ];
         for note in all {

@@ -13,7 +13,7 @@ const LATEST: u64 = 32;
 /// Consecutive losses after which a rail is no longer used,
 const MISSED: u32 = 8;
 /// except once in this multiple of the shortest timeout.
-const TRIED: u64 = 16;
+pub(super) const TRIED: u64 = 16;
 
 /// Packets of type `P` to one peer.
 #[derive(Debug, Clone)]

@@ -34,24 +34,26 @@ const COPIES: usize = KEPT / 2;
 const MOST: usize = KEPT + 16 * UNDER_WAY;
 /// Number of pieces in a window.
 const PIECES: u64 = 64;
-/// Fewest pieces of a window that show a rail to be silent if none of them has come.
-const SILENT_FROM: u32 = 8;
+/// Number of lost pieces that show a rail to be silent if no piece has come since.
+const SILENT_FROM: u8 = 8;
 /// Time in ns after which a silent rail is used again. It doubles each time that the rail is still silent, up to
 /// [`DOUBLINGS`] times.
 const SILENT: u64 = 1_000_000_000;
-const DOUBLINGS: u32 = 4;
+const DOUBLINGS: u8 = 4;
 
 /// Writes between this rank and one peer, in both directions.
 pub(super) struct Writes<M> {
     next: u32,
     going: BTreeMap<u32, Going<M>>,
-    /// Grants of the peer, served in order.
-    jobs: VecDeque<Job>,
+    /// Grants of the peer, by rail, served in order: a rail that accepts no pieces holds up no other.
+    jobs: BTreeMap<usize, VecDeque<Job>>,
     coming: BTreeMap<u32, Coming>,
     /// For each rail that is reported to the engine as cut although it is up: the time in ns at which it is used again.
     pub silent: [Option<u64>; RAILS],
-    /// For each rail: number of such reports since a piece has come.
-    in_vain: [u32; RAILS],
+    /// For each rail: number of times that it was reported as cut although it is up, since a piece has come.
+    in_vain: [u8; RAILS],
+    /// For each rail: number of lost pieces since a piece has come, or since the rail was last reported as cut.
+    lost: [u8; RAILS],
 }
 
 struct Going<M> {
@@ -117,18 +119,24 @@ impl<M> Default for Writes<M> {
         Writes {
             next: 0,
             going: BTreeMap::new(),
-            jobs: VecDeque::new(),
+            jobs: BTreeMap::new(),
             coming: BTreeMap::new(),
             silent: [None; RAILS],
             in_vain: [0; RAILS],
+            lost: [0; RAILS],
         }
     }
 }
 
 impl<M> Writes<M> {
+    /// Forgets the losses of a rail that is up again.
+    pub fn begin_again(&mut self, rail: usize) {
+        (self.silent[rail], self.lost[rail]) = (None, 0);
+    }
+
     /// Returns true if a request can be posted while `kept` packets are kept.
     pub fn has_work(&self, kept: usize) -> bool {
-        self.jobs.front().is_some_and(|job| job.to.is_some() || kept < COPIES)
+        self.jobs.values().filter_map(VecDeque::front).any(|job| job.to.is_some() || kept < COPIES)
     }
 }
 
@@ -225,11 +233,12 @@ impl<W: Wire> Delivery<W> {
                     return None;
                 }
                 going.left += 1;
-                writes.jobs.push_back(Job { transfer, window, wanted, piece, to });
+                let rail = going.rail;
+                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to });
                 self.go_on(peer);
                 self.attend(peer);
             }
-            Note::Sent { transfer, window } => {
+            Note::Sent { transfer, window, is_cut } => {
                 let coming = self.coming(peer, transfer)?;
                 let rail = coming.rail;
                 let open = coming.open.iter_mut().find(|open| open.window == window)?;
@@ -241,9 +250,11 @@ impl<W: Wire> Delivery<W> {
                 open.missing &= !came;
                 open.rounds += 1;
                 let again = wanted & !came;
+                let writes = self.writes(peer);
                 if came != 0 {
-                    self.writes(peer).in_vain[rail] = 0;
-                } else if wanted.count_ones() >= SILENT_FROM {
+                    (writes.in_vain[rail], writes.lost[rail]) = (0, 0);
+                } else if !is_cut {
+                    writes.lost[rail] = writes.lost[rail].saturating_add(wanted.count_ones() as u8);
                     self.leave_silent_rail(Lane { peer, rail });
                 }
                 if again != 0 {
@@ -351,23 +362,23 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Reports a rail that has lost all pieces of a window as cut, if another rail works: the engine plans no writes
-    /// there for a while.
+    /// Reports a rail that has lost enough pieces in a row as cut, if another rail works: the engine plans no writes there
+    /// for a while.
     fn leave_silent_rail(&mut self, lane: Lane) {
         let now = self.wire.now();
         let link = self.link(lane.peer);
-        let works = |rail: usize| link.up[rail] && link.writes.silent[rail].is_none();
-        if works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && works(rail)) {
+        let is_silent = link.writes.lost[lane.rail] >= SILENT_FROM;
+        if is_silent && link.works(lane.rail) && (0..RAILS).any(|rail| rail != lane.rail && link.works(rail)) {
             let in_vain = &mut link.writes.in_vain[lane.rail];
             link.writes.silent[lane.rail] = Some(now + (SILENT << *in_vain));
             *in_vain = (*in_vain + 1).min(DOUBLINGS);
+            link.writes.lost[lane.rail] = 0;
             self.events.push_back(Event::Cut(lane));
         }
     }
 
-    /// Reports silent rails as up again after a while.
-    pub(super) fn use_silent_rails(&mut self, peer: Rank) {
-        let now = self.wire.now();
+    /// Reports silent rails as up again whose time is over at `now`.
+    pub(super) fn use_silent_rails(&mut self, peer: Rank, now: u64) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         for (rail, silent) in link.writes.silent.iter_mut().enumerate() {
             if silent.take_if(|until| now >= *until).is_some() && link.up[rail] {
@@ -405,12 +416,17 @@ impl<W: Wire> Delivery<W> {
 
     /// Posts granted pieces, as many as the wire accepts.
     pub(super) fn go_on(&mut self, peer: Rank) {
+        (0..self.rails.len()).for_each(|rail| self.go_on_by(Lane { peer, rail }));
+    }
+
+    fn go_on_by(&mut self, Lane { peer, rail }: Lane) {
         loop {
             let Some(link) = self.links.get_mut(&peer) else { return };
-            let (Some(job), kept) = (link.writes.jobs.front_mut(), link.outgoing.kept()) else { return };
+            let (Some(jobs), kept) = (link.writes.jobs.get_mut(&rail), link.outgoing.kept()) else { return };
+            let Some(job) = jobs.front_mut() else { return };
             let (transfer, window) = (job.transfer, job.window);
             let Some(going) = link.writes.going.get_mut(&transfer) else {
-                link.writes.jobs.pop_front();
+                jobs.pop_front();
                 continue;
             };
             let index = job.wanted.trailing_zeros();
@@ -420,9 +436,9 @@ impl<W: Wire> Delivery<W> {
             let from = Part { memory: &going.memory, at: going.at + begins as usize, length };
             match job.to {
                 // Datagrams posted on a lane that is down are lost. Copies may use any rail.
-                Some(_) if !link.up[going.rail] => {
-                    link.writes.jobs.pop_front();
-                    self.sent(peer, transfer, window);
+                Some(_) if !link.up[rail] => {
+                    jobs.pop_front();
+                    self.sent(peer, transfer, window, true);
                     continue;
                 }
                 Some(to) => {
@@ -431,7 +447,7 @@ impl<W: Wire> Delivery<W> {
                         TOKEN | self.windows.tokens << 32
                     });
                     let request = Request::Piece { from, to, index: index as u8, token };
-                    if self.wire.post(Lane { peer, rail: going.rail }, request).is_err() {
+                    if self.wire.post(Lane { peer, rail }, request).is_err() {
                         return;
                     }
                     if let Some(token) = token {
@@ -443,7 +459,7 @@ impl<W: Wire> Delivery<W> {
                         return;
                     }
                     let note = Note::Copy { transfer, window, index: index as u8 };
-                    let (rail, head) = (going.rail, note.encode());
+                    let head = note.encode();
                     let packet = Packet::new(&mut self.wire, rail, &head, Data::Of(from), &mut self.scratch, false);
                     let Some(packet) = packet else { return };
                     link.outgoing.push(packet.into_note());
@@ -451,7 +467,7 @@ impl<W: Wire> Delivery<W> {
                     self.flush(peer, false);
                 }
             }
-            let jobs = &mut self.writes(peer).jobs;
+            let Some(jobs) = self.writes(peer).jobs.get_mut(&rail) else { return };
             if is_last {
                 jobs.pop_front();
             } else if let Some(job) = jobs.front_mut() {
@@ -462,17 +478,21 @@ impl<W: Wire> Delivery<W> {
 
     /// Handles the completion of the last piece of a grant.
     pub(super) fn gone(&mut self, token: u64) {
+        self.ended(token, false);
+    }
+
+    fn ended(&mut self, token: u64, is_cut: bool) {
         if let Some((peer, transfer, window)) = self.windows.posted.remove(&token) {
-            self.sent(peer, transfer, window);
+            self.sent(peer, transfer, window, is_cut);
             self.go_on(peer);
         }
     }
 
-    fn sent(&mut self, peer: Rank, transfer: u32, window: u32) {
+    fn sent(&mut self, peer: Rank, transfer: u32, window: u32, is_cut: bool) {
         if let Some(going) = self.writes(peer).going.get_mut(&transfer) {
             going.left -= 1;
             let rail = going.rail;
-            self.note(Lane { peer, rail }, Note::Sent { transfer, window });
+            self.note(Lane { peer, rail }, Note::Sent { transfer, window, is_cut });
         }
     }
 
@@ -484,7 +504,7 @@ impl<W: Wire> Delivery<W> {
         };
         let ended: Vec<u64> =
             self.windows.posted.iter().filter(|(_, of)| of_lane(of)).map(|(token, _)| *token).collect();
-        ended.into_iter().for_each(|token| self.gone(token));
+        ended.into_iter().for_each(|token| self.ended(token, true));
         self.attend(lane.peer);
     }
 

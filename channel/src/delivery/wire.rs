@@ -1,6 +1,7 @@
 //! A reliable wire over one whose datagrams may be lost, duplicated, late or corrupted.
 
 use super::note::{COPY, Note};
+use super::outgoing::TRIED;
 use super::packet::Packet;
 use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
@@ -49,8 +50,10 @@ pub(super) struct Link<M> {
     fails_over: bool,
     /// Time since which all lanes are cut, in ns.
     down: Option<u64>,
-    /// Rail by which the peer's last datagram came. Acknowledgements without a packet take it.
+    /// Rail by which the peer's last datagram came. Acknowledgements without a packet take it, unless it is mute.
     came_by: usize,
+    /// Rail by which an acknowledgement was lost, and the time in ns until which acknowledgements avoid it.
+    mute: (usize, u64),
     is_active: bool,
 }
 
@@ -108,6 +111,7 @@ impl<W: Wire> Delivery<W> {
             fails_over: false,
             down: None,
             came_by: 0,
+            mute: (0, 0),
             is_active: false,
         })
     }
@@ -162,11 +166,18 @@ impl<W: Wire> Delivery<W> {
                 return None;
             }
         };
+        if matches!(come, Some((Come::Again, _))) && link.came_by != lane.rail {
+            link.mute = (link.came_by, now + TRIED * self.settings.floor);
+        }
         link.came_by = lane.rail;
+        let may_use_silent = link.writes.silent.iter().flatten().any(|until| now >= *until);
         let is_full = link.incoming.is_full(&self.settings);
         freed.into_iter().for_each(|packet| packet.give(&mut self.wire));
         self.flush(peer, is_full);
         self.attend(peer);
+        if may_use_silent {
+            self.use_silent_rails(peer, now);
+        }
         match come {
             Some((Come::New, true)) => {
                 let mut said = [0; NOTE];
@@ -180,7 +191,6 @@ impl<W: Wire> Delivery<W> {
                 }
             }
             Some((Come::New, false)) => {
-                self.use_silent_rails(peer);
                 return Some(Event::Arrived { lane, slot, at: at + HEADER, length: length - HEADER });
             }
             Some((Come::Again, _)) => self.counted.old += 1,
@@ -219,7 +229,8 @@ impl<W: Wire> Delivery<W> {
         if acknowledge && !went {
             let header = Header { kind: Kind::Alone, told: link.incoming.acknowledgement(permitted) };
             let checksum = self.settings.checksum.then_some(0);
-            let rails = link.rails(link.came_by, now);
+            let is_mute = link.mute.0 == link.came_by && now < link.mute.1;
+            let rails = link.rails(link.came_by + usize::from(is_mute), now);
             if send(wire, peer, rails, &header.encode(checksum), Data::None).is_some() {
                 counted.acknowledgements += 1;
                 went = true;
@@ -251,6 +262,10 @@ impl<W: Wire> Delivery<W> {
         }
         let fails_over_first = !std::mem::replace(&mut link.fails_over, true);
         self.lost_lane(lane);
+        if (0..RAILS).all(|rail| !self.links[&lane.peer].works(rail)) {
+            // The engine must not wait for a rail that may be down for long.
+            self.use_silent_rails(lane.peer, u64::MAX);
+        }
         if fails_over_first {
             // Datagrams are requested at first contact, and connections to some peers by the engine.
             let is_alike = |rail: &usize| *rail != lane.rail && self.rails[*rail].kind == self.rails[lane.rail].kind;
@@ -317,6 +332,11 @@ fn send<W: Wire>(
 }
 
 impl<M> Link<M> {
+    /// Returns true if a rail is up, and up for the engine.
+    pub fn works(&self, rail: usize) -> bool {
+        self.up[rail] && self.writes.silent[rail].is_none()
+    }
+
     /// Rails that are up, from `first` on in turn; rails that lose everything come last.
     fn rails(&self, first: usize, now: u64) -> impl Iterator<Item = usize> + use<M> {
         let up = self.up;
@@ -469,7 +489,7 @@ impl<W: Wire> Wire for Delivery<W> {
                     if !self.over.contains(&lane.peer) {
                         let link = self.link(lane.peer);
                         (link.up[lane.rail], link.down) = (true, None);
-                        link.writes.silent[lane.rail] = None;
+                        link.writes.begin_again(lane.rail);
                         self.attend(lane.peer);
                         return Some(Event::Up(lane));
                     }

@@ -4,7 +4,7 @@
 
 use crate::model::changed::{Change, Changed};
 use crate::model::{Job, Setup, counts_of_seeds, rounds};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
@@ -384,6 +384,38 @@ fn packets_keep_to_the_rails_of_their_spread() {
     assert!(there[0] >= 500 && back[0] > 0, "{there:?}, {back:?}");
     let ([there, _], _) = sends_by_rail(Spread::Window(2), 500, false);
     assert!(there.iter().all(|sends| (150..200).contains(sends)), "{there:?}");
+}
+
+/// Messages in pairs by the first rail. Rank 1 sends acknowledgements only, and those by the first rail are lost.
+#[test]
+fn acknowledgements_avoid_a_rail_that_is_dead_one_way() {
+    let lost = Rc::new(RefCell::new(0));
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let configs = vec![Config { spread: Spread::First, credit_delay: 1 << 40, ..config() }; 2];
+    let ranks = Cell::new(0);
+    let over = |wire| {
+        let from = if ranks.replace(ranks.get() + 1) == 0 { u64::MAX } else { 0 };
+        let change = Mute { rail: 0, from, refuses: false, lost: lost.clone() };
+        Delivery::new(Changed { wire, change }, Settings::default())
+    };
+    let mut sim = Sim::over(7, conditions, configs, over).unwrap();
+    let mut receives = Vec::new();
+    let due = |sim: &mut Sim<Delivery<Changed<Mute>>>| sim.engine(0).wire().due().is_some();
+    for round in 0..100 {
+        for number in [2 * round, 2 * round + 1] {
+            sim.engine(0).send(1, 0, 0, SimMemory::pattern(number, 8), 8, false);
+            receives.push(sim.engine(1).receive(ANY, RecvTarget::Allocate));
+        }
+        sim.wake(0, 0);
+        // Until both are acknowledged; the first two need lanes.
+        while sim.step().is_some() && (round == 0 || due(&mut sim)) {}
+    }
+    Receives(receives).check(&mut sim, 1, 8);
+    let (resends, lost) = (sim.engine(0).counters().resends, *lost.borrow());
+    println!("{resends} resends, {lost} acknowledgements lost, {} ns", sim.now());
+    // A rail is tried again after 8 ms.
+    assert!((1..30).contains(&resends) && lost > 0, "{resends} resends, {lost} lost");
 }
 
 #[test]

@@ -286,10 +286,50 @@ fn pieces_of_a_failed_rail_are_resent_on_others() {
     assert!(repaired > 64, "{repaired}");
 }
 
+/// The second rail accepts no pieces until a given time.
+struct Full {
+    until: u64,
+}
+
+impl Change for Full {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        let is_full = lane.rail == 1 && wire.now() < self.until && matches!(request, Request::Piece { .. });
+        if is_full { Err(Busy) } else { wire.post(lane, request) }
+    }
+}
+
+#[test]
+fn rail_that_accepts_no_pieces_holds_up_no_other() {
+    const UNTIL: u64 = 20_000_000;
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let config = Config { rings: 0, stripe: Stripe::Even, ..Config::default() };
+    let over = |wire| Delivery::new(Changed { wire, change: Full { until: UNTIL } }, Settings::default());
+    let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+    for number in 0..4 {
+        sim.engine(0).send(1, 0, number, SimMemory::pattern(number.into(), MIB), MIB, false);
+        sim.engine(1).receive(Select { tag: Some(number), ..ANY }, RecvTarget::Into(SimMemory::zero(MIB), MIB));
+    }
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.now() < UNTIL / 2 {
+        sim.step().expect("the simulation stopped before the rail accepted pieces");
+    }
+    // Half of each message.
+    let pieces = sim.traffic(0)[0].moves.requests;
+    assert_eq!((pieces, sim.traffic(0)[1].moves.requests), (4 * (MIB / PIECE / 2) as u64, 0));
+    while sim.step().is_some() {}
+    for _ in 0..4 {
+        let done = sim.engine(1).completed().expect("a message did not arrive");
+        assert_eq!(done.memory.unwrap().whose(MIB), Some(done.result.unwrap().tag.into()));
+    }
+}
+
 /// The second rail loses all pieces until a given time. Their sends are complete nevertheless.
+#[derive(Default)]
 struct Silent {
     until: u64,
-    done: VecDeque<u64>,
+    /// Events to be polled next.
+    told: VecDeque<Event<SimMemory>>,
     lost: Rc<Cell<u64>>,
 }
 
@@ -298,7 +338,7 @@ impl Change for Silent {
         match request {
             Request::Piece { token, .. } if lane.rail == 1 && wire.now() < self.until => {
                 self.lost.set(self.lost.get() + 1);
-                self.done.extend(token);
+                self.told.extend(token.map(|token| Event::Done(token, wire.now())));
                 Ok(())
             }
             request => wire.post(lane, request),
@@ -306,8 +346,81 @@ impl Change for Silent {
     }
 
     fn poll(&mut self, wire: &mut SimWire) -> Option<Event<SimMemory>> {
-        self.done.pop_front().map(|token| Event::Done(token, wire.now())).or_else(|| wire.poll())
+        self.told.pop_front().or_else(|| wire.poll())
     }
+}
+
+type SilentJob = Sim<Delivery<Changed<Silent>>>;
+
+/// Two rails, of which the second loses all pieces until a given time, and the number of these pieces.
+fn silent(stripe: Stripe, until: u64) -> (SilentJob, Rc<Cell<u64>>) {
+    let lost: Rc<Cell<u64>> = Rc::default();
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let config = Config { rings: 0, stripe, stripe_from: 16 << 10, ..Config::default() };
+    let over = |wire| {
+        let change = Silent { until, lost: lost.clone(), ..Silent::default() };
+        Delivery::new(Changed { wire, change }, Settings::default())
+    };
+    (Sim::over(1, conditions, vec![config; 2], over).unwrap(), lost)
+}
+
+/// The adapter of a rank reports an event of a rail.
+fn happen(sim: &mut SilentJob, rank: Rank, rail: usize, event: fn(Lane) -> Event<SimMemory>) {
+    let event = event(Lane { peer: 1 - rank, rail });
+    sim.engine(rank).wire().wire_mut().change.told.push_back(event);
+    sim.wake(rank, 0);
+    while sim.step().is_some() {}
+}
+
+/// Rank 1 has no other rail left to answer by, and had a rail cut before.
+#[test]
+fn silent_rail_is_used_once_it_is_the_last() {
+    let (mut sim, lost) = silent(Stripe::Even, u64::MAX);
+    send(&mut sim, &[MIB]);
+    (0..2).for_each(|rank| happen(&mut sim, rank, 1, Event::Cut));
+    (0..2).for_each(|rank| happen(&mut sim, rank, 1, Event::Up));
+    send(&mut sim, &[MIB]);
+    assert!(lost.get() >= 2 * 64 && sim.now() < 1_000_000_000, "{} lost", lost.get());
+    (0..2).for_each(|rank| happen(&mut sim, rank, 0, Event::Cut));
+    sim.engine(1).send(0, 0, 7, SimMemory::pattern(7, 100), 100, false);
+    sim.engine(0).receive(ANY, RecvTarget::Allocate);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.step().is_some() {}
+    let done = sim.engine(0).completed().expect("the message did not arrive");
+    assert_eq!(done.memory.unwrap().whose(100), Some(7));
+}
+
+/// Each message has fewer than 8 pieces on each rail.
+#[test]
+fn rail_that_loses_all_short_groups_is_avoided() {
+    let (mut sim, lost) = silent(Stripe::Even, u64::MAX);
+    for _ in 0..40 {
+        send(&mut sim, &[50_000]);
+    }
+    assert!(sim.now() < 1_000_000_000, "{} ns", sim.now());
+    assert!((8..32).contains(&lost.get()), "{} pieces lost", lost.get());
+}
+
+/// The port of the sender's rail goes down amid its writes and comes back, which the receiver does not see.
+#[test]
+fn rail_is_used_again_at_once_after_its_sender_lost_it() {
+    let (mut sim, _) = silent(Stripe::Even, 0);
+    for _ in 0..4 {
+        sim.engine(0).send(1, 0, 0, SimMemory::pattern(1, MIB), MIB, false);
+        sim.engine(1).receive(ANY, RecvTarget::Into(SimMemory::zero(MIB), MIB));
+    }
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.traffic(0)[1].moves.requests < 64 {
+        sim.step().expect("the simulation stopped before pieces were posted");
+    }
+    happen(&mut sim, 0, 1, Event::Cut);
+    (0..2).for_each(|rank| assert_eq!(std::iter::from_fn(|| sim.engine(rank).completed()).count(), 4));
+    assert!(sim.engine(1).counters().datagram_repairs >= 128);
+    happen(&mut sim, 0, 1, Event::Up);
+    let before = sim.traffic(0)[1].moves.requests;
+    send(&mut sim, &[MIB]);
+    assert_eq!(sim.traffic(0)[1].moves.requests - before, 128);
 }
 
 /// A rail that brings no pieces is left out of later messages, and tried again after 1 s and 2 s more.
@@ -315,15 +428,7 @@ impl Change for Silent {
 fn rail_that_loses_all_pieces_is_avoided_until_it_returns() {
     const SECOND: u64 = 1_000_000_000;
     for stripe in [Stripe::Even, Stripe::Pull] {
-        let lost: Rc<Cell<u64>> = Rc::default();
-        let mut conditions = conditions(NONE);
-        conditions.rails = vec![conditions.rails[0]; 2];
-        let config = Config { rings: 0, stripe, ..Config::default() };
-        let over = |wire| {
-            let change = Silent { until: 34 * SECOND / 10, done: VecDeque::new(), lost: lost.clone() };
-            Delivery::new(Changed { wire, change }, Settings::default())
-        };
-        let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+        let (mut sim, lost) = silent(stripe, 34 * SECOND / 10);
         let (mut messages, mut copied) = (0, 0);
         while sim.now() < 34 * SECOND / 10 {
             let [sender, receiver] = send(&mut sim, &[MIB; 4]);

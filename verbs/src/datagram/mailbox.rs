@@ -101,6 +101,11 @@ impl Mailbox {
         Mailbox { peers: peers.into(), longest, ..self }
     }
 
+    /// Resolves addresses on threads of their own, so that a peer that this rail does not reach holds up no other rail.
+    pub fn resolve_aside(&mut self) {
+        self.ways.aside = true;
+    }
+
     /// The number of the receiving queue pair.
     pub fn number(&self) -> u32 {
         self.home.queue.number()
@@ -116,8 +121,9 @@ impl Mailbox {
         self.longest
     }
 
-    /// Sends a datagram whose bytes `fill` writes; returns false if all queue pairs are full. A datagram to a peer
-    /// without a route is lost, as on the network; the missing acknowledgement is reported later.
+    /// Sends a datagram whose bytes `fill` writes; returns false if all queue pairs are full, or while a thread makes the
+    /// first attempt to resolve the peer's address. A datagram to a peer without a route is lost, as on the network; the
+    /// missing acknowledgement is reported later.
     pub fn send(&mut self, peer: u32, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         assert!(bytes <= self.longest, "{bytes} bytes in a datagram of {}", self.longest);
         let all = self.lanes.len();
@@ -126,7 +132,9 @@ impl Mailbox {
         };
         self.turn = at + 1;
         let (me, to) = (self.me, self.peers[peer as usize]);
-        let Some(handle) = way(&mut self.ways, peer, &to) else { return true };
+        let Some(handle) = way(&mut self.ways, peer, &to) else {
+            return !self.ways.is_first(peer as usize);
+        };
         self.lanes[at]
             .send(me, handle, &to, bytes, fill)
             .inspect_err(|error| {
@@ -135,7 +143,8 @@ impl Mailbox {
             .is_ok()
     }
 
-    /// Sends a piece of memory to a segment group of a peer; see [`Windows::send`].
+    /// Sends a piece of memory to a segment group of a peer; see [`Windows::send`]. A piece to a peer without a route is
+    /// lost, as on the network.
     ///
     /// # Safety
     /// The contract of [`Windows::send`] applies.
@@ -147,7 +156,13 @@ impl Mailbox {
         piece: (u8, Piece),
         token: Option<u64>,
     ) -> bool {
-        let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else { return false };
+        let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else {
+            let is_lost = !self.ways.is_first(peer as usize);
+            if is_lost {
+                self.windows.lose(token);
+            }
+            return is_lost;
+        };
         // SAFETY: caller's contract.
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }

@@ -49,8 +49,8 @@ struct Receiver {
 struct Sender {
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
-    /// Receiver of each piece in flight, and its token if its completion is to be reported.
-    under_way: VecDeque<(u32, Option<u64>)>,
+    /// Receiver of each piece in flight, and the tokens that its completion reports.
+    under_way: VecDeque<(u32, Vec<u64>)>,
     depth: usize,
 }
 
@@ -139,7 +139,7 @@ impl Windows {
     }
 
     /// Sends a piece to a group of a peer. With a token, the completion of this piece and all earlier ones is reported.
-    /// Returns false if there is no capacity now.
+    /// Returns false if the queue is full. A piece that the adapter refuses is lost, as on the network.
     ///
     /// # Safety
     /// The piece must stay registered until its completion is reported, or until sends to this peer were
@@ -158,7 +158,8 @@ impl Windows {
                 Ok(sender) => self.sender.insert(sender),
                 Err(error) => {
                     tracing::warn!(%error, "cannot create the queue pair that sends pieces");
-                    return false;
+                    self.lose(token);
+                    return true;
                 }
             },
         };
@@ -172,10 +173,22 @@ impl Windows {
         // SAFETY: caller's contract.
         let sent = unsafe { sender.queue.send(Token::new(0, 0), piece, handle, number, key, value) };
         match sent {
-            Ok(()) => sender.under_way.push_back((peer, token)),
-            Err(ref error) => tracing::warn!(peer, %error, "cannot send a piece now"),
+            Ok(()) => sender.under_way.push_back((peer, token.into_iter().collect())),
+            Err(error) => {
+                tracing::warn!(peer, %error, "cannot send a piece now");
+                self.lose(token);
+            }
         }
-        sent.is_ok()
+        true
+    }
+
+    /// Counts a piece that cannot be sent as lost. Its token is reported with the last piece in flight, since the adapter may
+    /// still read earlier pieces of the same memory.
+    pub fn lose(&mut self, token: Option<u64>) {
+        match self.sender.as_mut().and_then(|sender| sender.under_way.back_mut()) {
+            Some((_, tokens)) => tokens.extend(token),
+            None => self.gone.extend(token),
+        }
     }
 
     /// Takes the tokens of the pieces sent since the last call.
@@ -195,7 +208,7 @@ impl Windows {
             }
             if is_sent_to(sender) && !sender.begin_again(&mut self.gone) {
                 // Destroying the queue pair ends whatever the adapter might still send.
-                self.gone.extend(sender.under_way.drain(..).filter_map(|(_, token)| token));
+                self.gone.extend(sender.under_way.drain(..).flat_map(|(_, tokens)| tokens));
                 self.sender = None;
             }
         }
@@ -217,7 +230,7 @@ impl Sender {
         let under_way = &mut self.under_way;
         let mut failed = false;
         let polled = self.sent.poll(&mut |completion| {
-            gone.extend(under_way.pop_front().and_then(|(_, token)| token));
+            gone.extend(under_way.pop_front().into_iter().flat_map(|(_, tokens)| tokens));
             failed |= completion.result.is_err();
         });
         if failed || polled.is_err() {
@@ -231,7 +244,7 @@ impl Sender {
         let opened = self.queue.open_again(|| _ = self.sent.poll(&mut |_| ()));
         let is_open = opened.inspect_err(|error| tracing::error!(%error, "a queue pair for datagrams is lost")).is_ok();
         if is_open {
-            gone.extend(self.under_way.drain(..).filter_map(|(_, token)| token));
+            gone.extend(self.under_way.drain(..).flat_map(|(_, tokens)| tokens));
         }
         is_open
     }

@@ -65,15 +65,21 @@ impl VerbsWire {
     }
 
     /// Applies to later posts: while there is a pipe, requests stay on the first rail and continue on its next queue
-    /// pair; otherwise they are returned when the lane is cut.
+    /// pair; otherwise messages by connections are returned when the lane is cut.
     pub(super) fn keep_or_not(&mut self, by: Lane) {
-        let Some(peer) = self.peers.get(&by.peer).filter(|peer| peer.passages[by.rail].passes()) else { return };
-        if let Some(lane) = self.service.core_of(by.rail).endpoints.lane(by.peer as usize)
+        let Some(peer) = self.peers.get(&by.peer) else { return };
+        // Beside datagrams the engine has no passage by the connection of a pipe.
+        let passes = !self.mailboxes.is_empty() || peer.passages[by.rail].passes();
+        if passes
+            && self.service.cores().count() > 1
             && by.peer as usize != self.service.core.me
-            && self.may_fail_over()
+            && let Some(lane) = self.service.core_of(by.rail).endpoints.lane(by.peer as usize)
         {
-            lane.return_to_messages(peer.pipes.is_empty());
-            lane.stay(!peer.pipes.is_empty());
+            let stays = !peer.pipes.is_empty();
+            lane.stay(stays);
+            if self.may_fail_over() {
+                lane.return_to_messages(!stays);
+            }
         }
     }
 

@@ -42,5 +42,11 @@ pub(crate) fn open(
         // Datagrams make rings unnecessary, unless the program asks for them.
         config = Config { eager: longest - HEADER - SYNC, rings: 0, ..config };
     }
-    Ok((Box::new(Delivery::new(wire, settings)), asked.of(config)))
+    let has_several = wire.mailboxes.len() > 1;
+    config = asked.of(config);
+    if paths == Paths::Datagrams && has_several && config.rings > 0 {
+        tracing::warn!("no rings: with paths=ud and several rails, messages in rings would not survive the first rail");
+        config.rings = 0;
+    }
+    Ok((Box::new(Delivery::new(wire, settings)), config))
 }

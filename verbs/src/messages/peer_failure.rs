@@ -5,6 +5,7 @@ use super::wire::VerbsWire;
 use crate::receive::MOST;
 use crate::wr::Verb;
 use std::sync::Arc;
+use transom_channel::Paths;
 use transom_channel::wire::{Data, Lane, Rank, Why};
 use transom_locks::Awaited;
 use transom_network::NetworkWire;
@@ -148,6 +149,10 @@ impl VerbsWire {
         let (closed, told) = (peer.closed, peer.told);
         let ended = match self.may_fail_over() {
             true => !self.can_reach(rank),
+            // Beside datagrams alone, connections carry rings and pipes, which use the first rail.
+            false if service.core.paths == Paths::Datagrams => {
+                service.core.endpoints.lane(rank as usize).is_some_and(|lane| lane.failure().is_some())
+            }
             false => lanes().any(|(_, lane)| lane.failure().is_some()),
         };
         if ended && let Some(peer) = self.peers.get_mut(&rank) {

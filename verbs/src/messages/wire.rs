@@ -106,7 +106,10 @@ impl VerbsWire {
         here: &Loopback,
     ) -> Result<VerbsWire, FabricError> {
         let (rail, paths) = (&service.core.rail, service.core.paths);
-        let mailboxes: Vec<Mailbox> = service.cores().filter_map(Core::take_mailbox).collect();
+        let mut mailboxes: Vec<Mailbox> = service.cores().filter_map(Core::take_mailbox).collect();
+        if mailboxes.len() > 1 {
+            mailboxes.iter_mut().for_each(Mailbox::resolve_aside);
+        }
         let is_connected = paths != Paths::Datagrams;
         if let (true, Some(core)) = (is_connected, service.cores().find(|core| !core.receives.works())) {
             let what = format!("messages by RDMA device {}", core.rail.name());
@@ -428,7 +431,11 @@ impl Wire for VerbsWire {
     }
 
     fn opens(&mut self, lane: Lane) -> bool {
-        self.mailboxes.is_empty() || self.connect_for(lane).is_ok()
+        let opens = self.mailboxes.is_empty() || self.connect_for(lane).is_ok();
+        if opens {
+            self.keep_or_not(lane);
+        }
+        opens
     }
 
     fn reads(&mut self, _: Lane) -> bool {
