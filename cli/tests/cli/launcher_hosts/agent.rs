@@ -139,8 +139,8 @@ fn killed_or_stopped_agent_ends_the_job() {
         (&[(To::Guard, Signal::STOP)], Some("stopped")),
         // As `killall transom` does. The guard outlives the agent.
         (&[(To::Agent, Signal::TERM), (To::Guard, Signal::TERM)], Some("killed")),
-        // A stopped agent goes on.
-        (&[(To::Guard, Signal::KILL), (To::Agent, Signal::STOP)], None),
+        // A stopped agent goes on. An agent that is stopped within the milliseconds after its guard's death does not.
+        (&[(To::Agent, Signal::STOP), (To::Guard, Signal::KILL)], None),
         // A stopped guard ends nothing.
         (&[(To::Agent, Signal::KILL), (To::Guard, Signal::STOP)], None),
     ];
