@@ -2,7 +2,7 @@
 
 use crate::adapter::*;
 use std::time::Instant;
-use transom::Window;
+use transom::{Window, World};
 
 /// Events, as libibverbs numbers them.
 const LID_CHANGE: u32 = 11;
@@ -17,22 +17,27 @@ fn put(window: &mut Window<u64>, rank: usize, value: u64) {
     epoch.unlock().unwrap();
 }
 
+/// Collective: rank 0 connects to rank 1 by a put of 5, and then the ports of rank 1 get another LID.
+fn connect_then_move(world: &World, window: &mut Window<u64>) {
+    meet(world).unwrap();
+    if world.rank() == 0 {
+        put(window, 1, 5);
+    }
+    meet(world).unwrap();
+    if world.rank() == 1 {
+        happen(LID_CHANGE, 7, ALL_ADAPTERS);
+    }
+    meet(world).unwrap();
+}
+
 /// Rank 0 is connected to rank 1, whose port moves. Rank 2 first talks to rank 1 after that.
 #[test]
 fn moved_port_is_announced_and_reached() {
     let off = [("TRANSOM_INTRANODE", "off")];
     on_fake(None, 3, "moved_port_is_announced_and_reached", &off, |world| {
         let me = world.rank();
-        let mut window: Window<u64> = world.allocate(1).unwrap();
-        meet(&world).unwrap();
-        if me == 0 {
-            put(&mut window, 1, 5);
-        }
-        meet(&world).unwrap();
-        if me == 1 {
-            happen(LID_CHANGE, 7, ALL_ADAPTERS);
-        }
-        meet(&world).unwrap();
+        let mut window = world.allocate(1).unwrap();
+        connect_then_move(&world, &mut window);
         if me == 0 {
             // The connection breaks, and is restored at the new address.
             put(&mut window, 1, 6);
@@ -91,16 +96,8 @@ fn moved_port_is_announced_on_all_rails() {
     let rails = [("TRANSOM_INTRANODE", "off"), ("FAKE_DEVICES", "2"), ("TRANSOM_MESSAGES", "stripe=even")];
     on_fake(None, 2, "moved_port_is_announced_on_all_rails", &rails, |world| {
         let me = world.rank();
-        let mut window: Window<u64> = world.allocate(1 << 17).unwrap();
-        meet(&world).unwrap();
-        if me == 0 {
-            put(&mut window, 1, 5);
-        }
-        meet(&world).unwrap();
-        if me == 1 {
-            happen(LID_CHANGE, 7, ALL_ADAPTERS);
-        }
-        meet(&world).unwrap();
+        let mut window = world.allocate(1 << 17).unwrap();
+        connect_then_move(&world, &mut window);
         if me == 0 {
             let large = vec![6; 1 << 17];
             let began = Instant::now();

@@ -47,7 +47,7 @@ impl Contact {
 
     /// The port of this host's agent, from the environment.
     pub fn via_from_env() -> Result<Option<SocketAddr>, VariableError> {
-        Ok(HUB_VIA.get::<Addresses>()?.and_then(|Addresses(via)| via.first().copied()))
+        HUB_VIA.get()
     }
 
     /// Connects to the hub through the agent of this host, or at one of the hub's addresses. Tries these in turn for

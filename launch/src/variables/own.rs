@@ -6,6 +6,7 @@ use crate::launcher::OutputPrefix;
 use crate::launcher::agent_path::AgentPath;
 use crate::listen_at::{ListenAt, Ports, Selector};
 use crate::tcp::Addresses;
+use std::net::SocketAddr;
 
 /// All variables of this crate.
 pub const TABLE: &[Variable] = &[
@@ -152,7 +153,7 @@ pub const HUB_VIA: Variable = Variable {
     meaning: "TCP address on this host at which its agent accepts connections to the hub; a rank tries it before those of the hub",
     expected: "an IP address with a port, e.g. `127.0.0.1:40000`",
     default: "no agent: the rank connects to the hub itself",
-    check: readable::<Addresses>,
+    check: readable::<SocketAddr>,
 };
 
 /// Interfaces that the hub of a job on several hosts listens on.

@@ -14,6 +14,7 @@ mod message;
 #[cfg(test)]
 mod model_check;
 mod moves;
+mod other_rails;
 mod pair;
 mod reach;
 mod service;

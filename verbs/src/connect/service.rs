@@ -9,7 +9,7 @@ use super::joining::Joined;
 use super::listen::listen;
 use super::machine::{Backoff, ConnectionState, Effects, Machine, Reason};
 use super::message::{MESSAGE, Message};
-use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
+use super::pair::{Doing, Made, Pair, UNHEARD, heed, say};
 use super::timeout_backoff::TimeoutBackoff;
 use crate::datagram::Post;
 use crate::progress;
@@ -45,7 +45,7 @@ pub(super) struct Connector {
     /// Time of the next check of the lanes.
     look: Instant,
     /// Checks per second.
-    looks: u32,
+    pub(super) looks: u32,
     /// Number of further announcements of this rank's new address.
     announcements: u32,
     /// A lane has got a queue, by which messages may wait to be sent.
@@ -75,7 +75,7 @@ pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
 #[derive(Default)]
 pub(super) struct Connection {
     pub(super) machine: Machine,
-    pair: Pair,
+    pub(super) pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
     /// Completed requests of the lane at the last check, and the number of checks without progress while requests are
@@ -83,10 +83,10 @@ pub(super) struct Connection {
     silence: (u64, u32),
     /// Number of checks in which the rail in use did not reach the peer; and, for a failover queue, in which the first
     /// rail did.
-    unheard: u32,
-    back: u32,
+    pub(super) unheard: u32,
+    pub(super) back: u32,
     /// Multiplier of the timeouts before a connection is broken off or returns to the first rail.
-    timeout_backoff: TimeoutBackoff,
+    pub(super) timeout_backoff: TimeoutBackoff,
     /// The time since which the peer has not answered the requests for a connection.
     unanswered: Option<Unanswered>,
     /// Time of the first refusal of a connection that had been given up, if it is requested again.
@@ -110,8 +110,6 @@ const LATE_PORT_DOWN: u32 = 5;
 const EXHAUSTED: Duration = Duration::from_secs(5);
 /// Checks per second with several rails, or if the rank may have too many connections.
 const LOOKS: u32 = 10;
-/// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
-const BACK: u32 = 10;
 /// Number of times that a new address is announced, at successive checks.
 const ANNOUNCEMENTS: u32 = 20;
 /// Interval between attempts to post requests held back.
@@ -421,62 +419,6 @@ impl Connector {
                 core.note(peer, Link::Unreached);
                 // A later attempt counts its own time.
                 connection.unanswered = None;
-            }
-        }
-    }
-
-    /// Returns whether the rail in use does not reach a peer while another rail does. Probes the peer if its lane has
-    /// made no progress for `silent` checks.
-    fn is_unheard(&mut self, peer: Rank, silent: u32) -> bool {
-        if silent == 0 || !self.core.has_others() || peer == self.core.me {
-            return false;
-        }
-        self.probe_by_all(peer);
-        let asked = Duration::from_secs(1) * silent / self.looks;
-        let times =
-            self.connections.get(&peer).map_or(1, |connection| connection.timeout_backoff.times(Instant::now()));
-        asked > UNHEARD * times && self.is_cut(peer, UNHEARD * times)
-    }
-
-    /// Probes a peer on all rails.
-    fn probe_by_all(&mut self, peer: Rank) {
-        self.say(peer, Message::Probe);
-        self.core.others().for_each(|other| other.probe(peer));
-    }
-
-    /// Returns whether a peer answered lately on some rail, but not on the rail in use within `unheard`.
-    fn is_cut(&self, peer: Rank, unheard: Duration) -> bool {
-        let by = self.connections.get(&peer).map_or(0, |connection| connection.pair.by);
-        let reached = |core: &Core| core.has_heard(peer, unheard);
-        let here = if by == 0 { reached(&self.core) } else { self.core.instead(by).is_some_and(|of| reached(&of)) };
-        let heard = |core: &Core| core.has_heard(peer, LATELY);
-        !here && (heard(&self.core) || self.core.others().any(|other| heard(&other)))
-    }
-
-    /// For the first rail: moves connections that are not established to a rail that reaches the peer, and moves
-    /// failover connections back.
-    fn look_for_other_rails(&mut self) {
-        let of = |(peer, connection): (&Rank, &Connection)| {
-            let failover = matches!(connection.machine.state(), ConnectionState::Ready { mine, .. } if mine.by > 0);
-            (connection.machine.is_waiting() || failover).then_some((*peer, failover))
-        };
-        for (peer, failover) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
-            self.probe_by_all(peer);
-            let reached = self.core.has_heard(peer, UNHEARD);
-            let cut = !failover && self.is_cut(peer, UNHEARD);
-            let connection = self.connections.get_mut(&peer).expect("the peer was found above");
-            connection.back = if failover && reached { connection.back + 1 } else { 0 };
-            connection.unheard = if cut { connection.unheard + 1 } else { 0 };
-            let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
-            if connection.back > BACK * connection.timeout_backoff.times(Instant::now())
-                || late && connection.pair.by != choose(&self.core, peer)
-            {
-                tracing::info!(rank = self.core.me, peer, failover, "moving a connection to another rail");
-                (connection.back, connection.unheard) = (0, 0);
-                self.drive(peer, true, |machine, effects| {
-                    machine.lost(machine.generation(), effects);
-                    machine.want(effects);
-                });
             }
         }
     }

@@ -65,9 +65,9 @@ impl VerbsWire {
             self.events.extend(token.map(|token| Event::Done(token, now)));
             return Ok(());
         };
+        let rail = &self.service.core_of(port).rail;
         // SAFETY: the engine ends a registration once its transfer was reported complete, or the peer was aborted.
-        let sent =
-            unsafe { mailbox.send_piece(&self.service.core_of(port).rail, lane.peer, to, (index, piece), token) };
+        let sent = unsafe { mailbox.send_piece(rail, lane.peer, to, (index, piece), token) };
         sent.then_some(()).ok_or(Busy)
     }
 

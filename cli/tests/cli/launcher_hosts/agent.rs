@@ -137,7 +137,7 @@ fn killed_or_stopped_agent_ends_the_job() {
         (&[(To::Agent, Signal::STOP)], Some("stopped")),
         (&[(To::Guard, Signal::KILL)], Some("killed")),
         (&[(To::Guard, Signal::STOP)], Some("stopped")),
-        // As `killall transom` does. The guard outlives the agent.
+        // `killall transom` sends these. The guard outlives the agent.
         (&[(To::Agent, Signal::TERM), (To::Guard, Signal::TERM)], Some("killed")),
         // A stopped agent goes on. An agent that is stopped within the milliseconds after its guard's death does not.
         (&[(To::Agent, Signal::STOP), (To::Guard, Signal::KILL)], None),

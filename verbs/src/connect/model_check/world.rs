@@ -26,7 +26,7 @@ pub struct Budget {
     pub retires: u8,
     /// Number of times that a side begins to give up a connection.
     pub drains: u8,
-    /// Adapters connect queue pairs later than they are told to.
+    /// Adapters connect a queue pair some steps after the request.
     pub slow: bool,
 }
 
