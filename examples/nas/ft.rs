@@ -1,8 +1,9 @@
 //! FT, Fourier transform: a heat equation on a periodic box, solved in the spectrum. Each rank has planes of constant
 //! z, and transforms along x and y. For the transform along z, the ranks exchange data so that each has rows of
-//! all z: by an all-to-all of sections, or by puts of each row as soon as it is ready.
+//! all z: by an all-to-all of sections, by puts of each row as soon as it is ready, or by pipes.
 
 use crate::fft::{Complex, Direction, Fft, Lines};
+use crate::pipes::Pipes;
 use crate::problem::{By, Check, Class, Clock, Outcome};
 use crate::random::Random;
 use std::f64::consts::PI;
@@ -62,6 +63,8 @@ struct Heat<'w> {
     rows: Vec<Complex>,
     /// Memory that other ranks put planes or rows into; only by one-sided.
     window: Option<Window<Complex>>,
+    /// Only by pipes.
+    pipes: Option<Pipes>,
 }
 
 /// A rank's part of the box: planes of some z, with all x and y; spectra of some y, with all x and z.
@@ -80,9 +83,10 @@ impl<'w> Heat<'w> {
             (0..n).map(|at| (-4e-6 * PI * PI * number(at) * number(at)).exp()).collect()
         });
         let share = |n: usize, rank: Rank| rank * n / ranks..(rank + 1) * n / ranks;
-        let window = match by {
-            By::Messages => None,
-            By::OneSided => Some(world.allocate(own)?),
+        let (window, pipes) = match by {
+            By::Messages => (None, None),
+            By::OneSided => (Some(world.allocate(own)?), None),
+            By::Pipes => (None, Some(Pipes::open(world)?)),
         };
         Ok(Heat {
             world,
@@ -94,6 +98,7 @@ impl<'w> Heat<'w> {
             waves: vec![[0.0; 2]; own],
             rows: vec![[0.0; 2]; own],
             window,
+            pipes,
         })
     }
 
@@ -105,7 +110,7 @@ impl<'w> Heat<'w> {
 
     /// Collective: the spectrum of `planes` goes to `waves`.
     fn transform_forward(&mut self) -> Result<(), transom::Error> {
-        let Heat { world, shape, fft, parts, planes, waves, .. } = self;
+        let Heat { world, shape, fft, parts, planes, waves, pipes, .. } = self;
         let ([nx, ny, _], own) = (*shape, &parts[world.rank()]);
         let row = own.ys.len() * nx;
         let planes_of_z = planes.chunks_exact_mut(nx * ny).zip(own.zs.clone());
@@ -113,7 +118,7 @@ impl<'w> Heat<'w> {
             None => {
                 planes_of_z.for_each(|(plane, _)| transform_plane(fft, plane, *shape, Direction::Forward));
                 let (given, taken) = (own.sections_of_planes(parts, *shape), own.sections_of_waves(parts, *shape));
-                world.all_to_all_sections(planes, &given, waves, &taken)?;
+                all_to_all(world, pipes, planes, &given, waves, &taken)?;
             }
             Some(window) => {
                 let epoch = window.fence()?;
@@ -148,14 +153,14 @@ impl<'w> Heat<'w> {
 
     /// Collective: the values of the spectrum in `rows` go to `planes`.
     fn transform_inverse(&mut self) -> Result<(), transom::Error> {
-        let Heat { world, shape, fft, parts, planes, rows, .. } = self;
+        let Heat { world, shape, fft, parts, planes, rows, pipes, .. } = self;
         let ([nx, ny, _], own) = (*shape, &parts[world.rank()]);
         let row = own.ys.len() * nx;
         match &mut self.window {
             None => {
                 fft[2].transform(rows, Lines { count: row, apart: 1, stride: row }, Direction::Inverse);
                 let (given, taken) = (own.sections_of_waves(parts, *shape), own.sections_of_planes(parts, *shape));
-                world.all_to_all_sections(rows, &given, planes, &taken)?;
+                all_to_all(world, pipes, rows, &given, planes, &taken)?;
             }
             Some(window) => {
                 // The fence waits until all ranks have read what the last transform put.
@@ -211,6 +216,21 @@ impl Part {
         let row = self.ys.len() * nx;
         let section = |other: &Part| Section::Contiguous { offset: other.zs.start * row, len: other.zs.len() * row };
         parts.iter().map(section).collect()
+    }
+}
+
+/// Collective: by messages, or by pipes.
+fn all_to_all(
+    world: &World,
+    pipes: &mut Option<Pipes>,
+    data: &[Complex],
+    given: &[Section],
+    into: &mut [Complex],
+    taken: &[Section],
+) -> Result<(), transom::Error> {
+    match pipes {
+        None => Ok(world.all_to_all_sections(data, given, into, taken)?),
+        Some(pipes) => pipes.all_to_all(data, given, into, taken),
     }
 }
 

@@ -1,10 +1,11 @@
 //! IS, integer sort: finds the rank of each key among all keys. Keys are divided into buckets, ranges of values. Each
-//! rank of the job gets all keys of some buckets, by an all-to-all or by puts, and counts them.
+//! rank of the job gets all keys of some buckets, by an all-to-all, by puts or by pipes, and counts them.
 
+use crate::pipes::Pipes;
 use crate::problem::{By, Check, Class, Clock, Outcome};
 use crate::random::Random;
 use std::ops::Range;
-use transom::{Op, Window, World};
+use transom::{Op, Section, Window, World};
 
 /// With more ranks, one bucket could have more keys than a rank has room for.
 pub const MOST_RANKS: usize = 128;
@@ -89,6 +90,8 @@ struct Sort<'w> {
     received: Vec<u32>,
     /// Memory that other ranks put keys into; only by one-sided.
     window: Option<Window<u32>>,
+    /// Only by pipes.
+    pipes: Option<Pipes>,
 }
 
 /// Ranks of the keys in this rank's buckets.
@@ -111,11 +114,12 @@ impl<'w> Sort<'w> {
         let quarter = f64::from(1_u32 << (size.log_values - 2));
         let keys: Vec<u32> =
             own.map(|_| (quarter * (random.next() + random.next() + random.next() + random.next())) as u32).collect();
-        let window = match by {
-            By::Messages => None,
-            By::OneSided => Some(world.allocate(2 * keys.len())?),
+        let (window, pipes) = match by {
+            By::Messages => (None, None),
+            By::OneSided => (Some(world.allocate(2 * keys.len())?), None),
+            By::Pipes => (None, Some(Pipes::open(world)?)),
         };
-        Ok(Sort { world, bucketed: keys.clone(), received: Vec::new(), keys, size, window })
+        Ok(Sort { world, bucketed: keys.clone(), received: Vec::new(), keys, size, window, pipes })
     }
 
     /// Collective: one iteration. Finds how many keys are smaller than each value.
@@ -172,8 +176,12 @@ impl<'w> Sort<'w> {
         let Some(window) = &mut self.window else {
             let mut taken = vec![0; world.size()];
             world.all_to_all(given, &mut taken)?;
-            world.all_to_all_v_into(&self.bucketed, given, &mut self.received, &taken)?;
-            return Ok(());
+            return match &mut self.pipes {
+                None => Ok(world.all_to_all_v_into(&self.bucketed, given, &mut self.received, &taken)?),
+                Some(pipes) => {
+                    pipes.all_to_all(&self.bucketed, &adjacent(given), &mut self.received, &adjacent(&taken))
+                }
+            };
         };
         // Keys of lower ranks come first at each target, so the offset there is the sum of what they give.
         let mut offsets = given.to_vec();
@@ -219,6 +227,15 @@ impl<'w> Sort<'w> {
         let sorted: Vec<u32> = below.into_iter().chain(sorted).collect();
         Ok(sorted.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64)
     }
+}
+
+/// Adjacent sections of these lengths.
+fn adjacent(counts: &[usize]) -> Vec<Section<'static>> {
+    let ends = counts.iter().scan(0, |end, &len| {
+        *end += len;
+        Some(Section::Contiguous { offset: *end - len, len })
+    });
+    ends.collect()
 }
 
 /// Replaces each count by `sum` and all counts before it.

@@ -4,10 +4,10 @@
 //! | kernel | computes | communicates by |
 //! |---|---|---|
 //! | [`ep`] | Gaussian random pairs | `all_reduce` at the end |
-//! | [`is`] | ranks of integer keys | `all_to_all_v`; or puts between fences |
+//! | [`is`] | ranks of integer keys | `all_to_all_v`; or puts between fences; or [`pipes`] |
 //! | [`cg`] | an eigenvalue of a sparse matrix | teams of rows and columns: `reduce_scatter_v`, `sendrecv`, `all_gather_v` |
 //! | [`mg`] | a Poisson equation by multigrid | `sendrecv` of faces; `all_gather` of coarse grids |
-//! | [`ft`] | a heat equation by 3-D FFT | `all_to_all_sections`; or puts of each row that is ready |
+//! | [`ft`] | a heat equation by 3-D FFT | `all_to_all_sections`; or puts of each row that is ready; or [`pipes`] |
 
 mod cg;
 mod ep;
@@ -15,6 +15,7 @@ mod fft;
 mod ft;
 mod is;
 mod mg;
+mod pipes;
 mod problem;
 mod random;
 
@@ -37,7 +38,7 @@ struct Args {
     /// Problem size
     #[arg(long, default_value = "S", ignore_case = true)]
     class: Class,
-    /// Form of communication; IS and FT have both
+    /// Form of communication; IS and FT have all
     #[arg(long, default_value = "messages")]
     by: By,
     /// Number of ranks to start: a power of two, or any number for EP
@@ -78,9 +79,9 @@ fn main() -> ExitCode {
 impl Args {
     /// Refuses a number of ranks, or a form, that the kernel does not have.
     fn check(&self, ranks: usize) -> Result<(), String> {
-        let name = name(self.kernel);
-        if self.by == By::OneSided && !matches!(self.kernel, Kernel::Is | Kernel::Ft) {
-            return Err(format!("{name} has no form by one-sided, only is and ft have; use --by messages"));
+        let kernel = name(self.kernel);
+        if self.by != By::Messages && !matches!(self.kernel, Kernel::Is | Kernel::Ft) {
+            return Err(format!("{kernel} has no form by {}, only is and ft have; use --by messages", name(self.by)));
         }
         let most = match self.kernel {
             Kernel::Ep => return Ok(()),
@@ -93,7 +94,9 @@ impl Args {
             return Ok(());
         }
         let class = self.class;
-        Err(format!("{name} class {class:?} on {ranks} ranks, expected a power of two from 1 to {most}; use --ranks 4"))
+        Err(format!(
+            "{kernel} class {class:?} on {ranks} ranks, expected a power of two from 1 to {most}; use --ranks 4"
+        ))
     }
 }
 

@@ -36,6 +36,8 @@ pub enum By {
     Messages,
     /// Puts into windows
     OneSided,
+    /// Pipes between each two ranks
+    Pipes,
 }
 
 /// The result of a kernel, the same at all ranks.

@@ -15,6 +15,7 @@
  * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
  * FAKE_LID       LID of the ports (default: 1)
  * FAKE_HOLD      a LID: connecting to it blocks while the file FAKE_ADAPTER/hold exists; then FAKE_ADAPTER/held exists too
+ * FAKE_RESOLVE   a LID: creating an address handle of it blocks in the same way
  * FAKE_SYSFS     folder that stands for /sys/class/infiniband
  * FAKE_VECTORS   number of completion vectors (default: 1)
  *
@@ -168,7 +169,7 @@ static uint64_t *datagrams;
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold, gid, silent;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold, resolve, gid, silent;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -642,6 +643,7 @@ static int start(void) {
     in_order = setting("FAKE_IN_ORDER");
     deaf = setting("FAKE_DEAF");
     hold = setting("FAKE_HOLD");
+    resolve = setting("FAKE_RESOLVE");
     lid = setting("FAKE_LID") ? setting("FAKE_LID") : 1;
     for (int at = 0; at < DEVICES; at++) {
         uint8_t gid[16];
@@ -1063,7 +1065,7 @@ static void wait_while_held(void) {
     char name[4096];
     snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
     while (access(name, F_OK) == 0) {
-        record("held", hold);
+        record("held", lid);
         usleep(1000);
     }
 }
@@ -1164,6 +1166,8 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
         errno = ETIMEDOUT;
         return NULL;
     }
+    if (resolve && to->dlid == resolve)
+        wait_while_held();
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
     ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;

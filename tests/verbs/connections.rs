@@ -212,8 +212,18 @@ fn exhausted_adapter_is_named_with_a_way_out() {
 /// The adapter of rank 0 takes as long as it likes to connect to rank 1.
 #[test]
 fn slow_connection_does_not_delay_another() {
-    let slow = [OFF, ("FAKE_LID_1", "5"), ("FAKE_HOLD_0", "5"), ("TRANSOM_VERBS_GID", "0")];
-    on_fake(None, 3, "slow_connection_does_not_delay_another", &slow, |world| {
+    rank_1_is_slow("slow_connection_does_not_delay_another", "FAKE_HOLD_0");
+}
+
+/// The adapter of rank 0 takes as long as it likes to resolve the address of rank 1.
+#[test]
+fn slow_address_does_not_delay_another_connection() {
+    rank_1_is_slow("slow_address_does_not_delay_another_connection", "FAKE_RESOLVE_0");
+}
+
+fn rank_1_is_slow(test: &str, what_blocks: &str) {
+    let slow = [OFF, ("FAKE_LID_1", "5"), (what_blocks, "5"), ("TRANSOM_VERBS_GID", "0")];
+    on_fake(None, 3, test, &slow, |world| {
         let [mut far, mut near]: [Window<u64>; 2] = [0, 1].map(|_| world.allocate(1).unwrap());
         meet(&world).unwrap();
         if world.rank() == 0 {

@@ -264,39 +264,6 @@ fn queue_pairs_and_memory_match_the_formula() {
     }
 }
 
-/// Registered bytes of a rank grow by its own window and the words of its neighbours' windows, and not by the
-/// neighbours' elements.
-#[test]
-fn host_peers_register_only_each_others_words() {
-    if skipped("memory of neighbours") {
-        return;
-    }
-    const DATA: usize = 1 << 20;
-    for n in [2, 4, 8] {
-        let name = "host_peers_register_only_each_others_words";
-        on_verbs(n, name, &[("TRANSOM_INTRANODE", "on")], |world| {
-            let (n, verbs) = (world.size(), verbs(&world));
-            let before = verbs.registered_bytes();
-            let window: Window<u64> = world.allocate(DATA / 8).unwrap();
-            let grown = verbs.registered_bytes() - before;
-            // The bytes are those of `registered`. A rank's own part has more words behind the data.
-            let words = |n: usize| {
-                (64 * (n + 1) + 64 * n.next_power_of_two().ilog2() as usize + 16 * n + 8).next_multiple_of(64)
-            };
-            // The first window adds the page of the words that other ranks count in.
-            assert_eq!(grown, DATA + n * words(n) + 4096, "{n} ranks");
-            if world.rank() == 0 {
-                println!("\n| {n} ranks, 1 MiB each | {grown} bytes more registered |");
-            }
-            meet(&world).unwrap();
-            drop(window);
-        });
-        if std::env::var_os(ROLE).is_some() {
-            return;
-        }
-    }
-}
-
 /// Dropping is not collective: memory stays registered until all ranks have dropped the window, and not longer.
 #[test]
 fn unreachable_memory_is_deregistered() {

@@ -1,4 +1,4 @@
-//! Messages as datagrams by several rails, on fake adapters: packets and pieces use all of them, and go on without one.
+//! Messages as datagrams, on fake adapters: with several rails packets and pieces use all of them, and go on without one.
 
 use crate::adapter::*;
 use std::path::Path;
@@ -44,6 +44,21 @@ fn exchange(world: &World, lengths: &[usize], times: usize) {
             assert!(came == bytes(other, time, len), "{len} bytes, time {time}");
         }
     }
+}
+
+/// A rendezvous would take three times as long.
+#[test]
+fn message_of_several_datagrams_is_sent_eagerly() {
+    let datagrams = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
+    on_fake(None, 2, "message_of_several_datagrams_is_sent_eagerly", &datagrams, |world| {
+        // The first messages bring the credit for later ones.
+        exchange(&world, &[8000], 20);
+        let counts = || world.counters().map(|count| [count.eager, count.rendezvous]).unwrap();
+        let before = counts();
+        exchange(&world, &[8000], 10);
+        let after = counts();
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [10, 0]);
+    });
 }
 
 #[test]

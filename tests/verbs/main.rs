@@ -12,6 +12,7 @@ mod costs_messages;
 mod datagram_rails;
 mod failures;
 mod host_peers;
+mod host_words;
 mod large;
 mod moved;
 mod order;

@@ -14,13 +14,16 @@ use super::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Do
 use super::wr::{Completions, Token};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 /// Receive buffers, and datagrams in flight.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
 /// Bytes of the GRH, which the adapter writes before each datagram.
 const ROUTE: usize = 40;
+/// Longest time for which the first datagram to a peer waits until its address is resolved.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
 /// Largest payload, in bytes.
 const LONGEST: usize = 128 - ROUTE;
 
@@ -47,25 +50,22 @@ struct Ways {
     health: Arc<Health>,
     /// Number of address changes before which the handles were created.
     changes: u32,
-    /// True if a thread resolves each address from the first attempt on.
-    aside: bool,
 }
 
 /// The address handle of a peer. With RoCE, creating one resolves the address, which takes a second or more if the peer
-/// does not answer. After the first attempt a separate thread resolves it, so that other peers and relayed messages do
-/// not wait. With several rails a thread makes the first attempt too, since another rail may reach the peer.
+/// does not answer. A separate thread resolves it, so that other peers and relayed messages do not wait.
 enum Handle {
     Fresh,
     Known(AddressHandle),
     NotFound,
-    Sought { thread: JoinHandle<Result<AddressHandle, VerbsError>>, is_first: bool },
+    Sought { found: Receiver<Result<AddressHandle, VerbsError>>, is_first: bool },
 }
 
 impl Ways {
     fn new(rail: &Rail) -> Self {
         let (domain, health) = (rail.domain.clone(), rail.health.clone());
         let (changes, handles, given_up) = (health.address_changes(), HashMap::new(), HashMap::new());
-        Ways { handles, given_up, domain, health, changes, aside: false }
+        Ways { handles, given_up, domain, health, changes }
     }
 
     /// The address handle of a peer at that path; `None` while it is being resolved.
@@ -76,10 +76,10 @@ impl Ways {
             let peers: Vec<_> = self.handles.keys().copied().collect();
             peers.into_iter().for_each(|peer| self.give_up(peer));
         }
-        let Ways { handles, domain, aside, .. } = self;
+        let Ways { handles, domain, .. } = self;
         let handle = handles.entry(peer).or_insert(Handle::Fresh);
         if !matches!(handle, Handle::Known(_)) {
-            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path, *aside)?;
+            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path)?;
         }
         Ok(if let Handle::Known(known) = handle { Some(known) } else { None })
     }
@@ -98,29 +98,37 @@ impl Ways {
 }
 
 impl Handle {
-    /// Resolves the address, or starts a thread that does. The first attempt has no thread unless it is `aside`.
-    fn next(self, domain: &Arc<Domain>, path: &Path, aside: bool) -> Result<Self, VerbsError> {
-        let is_first = matches!(self, Handle::Fresh);
-        match self {
+    /// Resolves the address, or starts a thread that does.
+    fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
+        let (found, is_first, wait) = match self {
+            Handle::Known(_) => return Ok(self),
             // Without a GRH there is nothing to resolve.
-            Handle::Fresh | Handle::NotFound if path.global.is_none() || is_first && !aside => {
-                AddressHandle::new(domain, path).map(Handle::Known)
+            Handle::Fresh | Handle::NotFound if path.global.is_none() => {
+                return AddressHandle::new(domain, path).map(Handle::Known);
             }
-            Handle::Fresh | Handle::NotFound => {
-                let (domain, path) = (domain.clone(), *path);
-                let seek = std::thread::Builder::new().name("transom address".into());
-                let thread = seek.spawn(move || AddressHandle::new(&domain, &path));
-                let thread = thread
-                    .map_err(|source| VerbsError::system("starting a thread that resolves an address", source))?;
-                Ok(Handle::Sought { thread, is_first })
+            Handle::Fresh => (resolve(domain, path)?, true, FIRST_WAIT),
+            Handle::NotFound => (resolve(domain, path)?, false, Duration::ZERO),
+            Handle::Sought { found, is_first } => (found, is_first, Duration::ZERO),
+        };
+        match found.recv_timeout(wait) {
+            Ok(found) => found.map(Handle::Known),
+            Err(RecvTimeoutError::Timeout) => Ok(Handle::Sought { found, is_first }),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(VerbsError::system("resolving the address of a peer", std::io::ErrorKind::Other.into()))
             }
-            Handle::Sought { thread, .. } if thread.is_finished() => {
-                let lost = |_| VerbsError::system("resolving the address of a peer", std::io::ErrorKind::Other.into());
-                thread.join().map_err(lost).flatten().map(Handle::Known)
-            }
-            known_or_sought => Ok(known_or_sought),
         }
     }
+}
+
+/// Starts a thread that resolves an address.
+fn resolve(domain: &Arc<Domain>, path: &Path) -> Result<Receiver<Result<AddressHandle, VerbsError>>, VerbsError> {
+    let (domain, path) = (domain.clone(), *path);
+    let (result, found) = mpsc::sync_channel(1);
+    let seek = std::thread::Builder::new().name("transom address".into());
+    // The receiver is gone if the peer's address changed, or the job ended.
+    let thread = seek.spawn(move || _ = result.send(AddressHandle::new(&domain, &path)));
+    thread.map_err(|source| VerbsError::system("starting a thread that resolves an address", source))?;
+    Ok(found)
 }
 
 /// Datagram address of a peer.

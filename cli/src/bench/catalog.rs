@@ -33,6 +33,8 @@ pub enum Kind {
 
 const ALL: &[&str] = &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"];
 
+/// By `two_sided` the target grants the lock, as in MPI libraries.
+const GET: &[&str] = &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw", "two_sided"];
 const LU: &[&str] = &["lock", "two_sided", "flush", "shared"];
 
 const fn latency(name: &'static str, about: &'static str, sized: bool) -> Measurement {
@@ -83,9 +85,9 @@ const fn sweep(
 
 pub const CATALOG: &[Measurement] = &[
     latency("put", "put and its synchronization (osu_put_latency)", true),
-    latency("get", "get and its synchronization (osu_get_latency)", true),
+    Measurement { syncs: GET, ..latency("get", "get and its synchronization (osu_get_latency)", true) },
     Measurement {
-        syncs: &["lock", "lock_all"],
+        syncs: &["lock", "lock_all", "two_sided"],
         ..latency("eight_gets", "8 gets in one epoch, with its lock and unlock", true)
     },
     latency("accumulate", "accumulate by sum of 8-byte integers (osu_acc_latency)", true),
@@ -377,6 +379,7 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         // Only the last of 64 puts is flushed, and a get or fetch has its result at return.
         "flush" if measured == "put" => atomics(1.0),
         "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
+        "two_sided" if !alone && matches!(measured, "get" | "eight_gets") => crossings(2.0),
         // In back-to-back operations the senders run ahead of the receivers.
         "collective" if !alone && !matches!(measured, "broadcast" | "reduce" | "scan") => crossings(1.0),
         "messages" | "buffers" | "gaps" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),

@@ -21,14 +21,14 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Nas {
-    /// Kernels to run: ep, is, cg, mg, ft [default: all; by one-sided: is and ft]
+    /// Kernels to run: ep, is, cg, mg, ft [default: all; by one-sided and by pipes: is and ft]
     #[arg(value_name = "KERNEL", value_parser = KERNELS)]
     kernels: Vec<String>,
     /// Problem size
     #[arg(long, default_value = "W", value_parser = ["S", "W", "A"])]
     class: String,
     /// Form of communication
-    #[arg(long, default_value = "messages", value_parser = ["messages", "one-sided"])]
+    #[arg(long, default_value = "messages", value_parser = ["messages", "one-sided", "pipes"])]
     by: String,
     /// Number of ranks of a job, a power of two
     #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -55,13 +55,14 @@ const KERNELS: [&str; 5] = ["ep", "is", "cg", "mg", "ft"];
 
 const AFTER: &str = "\
 Blocking collectives of ranks on one host use shared memory, not messages. There a configuration of messages affects mg,
-and cg on 4 or more ranks.
+cg on 4 or more ranks, and the pipes of is and ft.
 
 Build the kernels first, with the same profile: cargo build --release -p transom-cli -p transom-examples --examples --bins
 
 Examples:
   transom bench nas --class W
   transom bench nas mg cg -n 4 --config rings=8 --config rings=0 --config ring_slots=5
+  transom bench nas --by pipes --config pipe=basic --config pipe=pipeline --config pipe=read
   transom bench nas --class A --npb NPB3.4-MPI/bin --mpirun mpirun.mpich";
 
 /// Time limit of a job, for class A on a slow machine.

@@ -26,8 +26,9 @@
 //! | | `flush` `flush_local` | the call and the flush, all in one lock_all epoch |
 //! | | `fence` | the call, then a fence; ranks 0 and 1 alternate, as in OSU |
 //! | | `pscw` | start, the call, complete by one rank, post and wait by the other; alternating, as in OSU |
+//! | `get` | `two_sided` | a message to the target that asks for the lock, its answer, the get, a message that returns the lock; ours only |
 //! | `put` `put_bw` `fetch_and_op` `pipeline` | `shared` | the same by loads, stores and atomics of the processor in MPI_Win_allocate_shared, with MPI_Win_sync in place of a flush; the peer's only |
-//! | `eight_gets` | `lock` `lock_all` | 8 gets of N bytes, all to one buffer, in an epoch; ours only |
+//! | `eight_gets` | `lock` `lock_all` `two_sided` | 8 gets of N bytes, all to one buffer, in an epoch; ours only |
 //! | `put_bw` `get_bw` | `flush` | one of 64 calls that are followed by a flush |
 //! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of an uncontended lock |
 //! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest time from one unlock of a rank to its next). A sample for each fair stretch: nanoseconds per acquisition of 500 successive ones of which each rank had 0.7 to 1.4 times its share, among the first 8,192,000 |

@@ -23,7 +23,7 @@ pub struct Jobs {
 pub struct Examined {
     pub name: String,
     pub findings: Vec<Finding>,
-    /// Networks that the host can use; `None` if ranks do not start there.
+    /// Networks that the host can use, as [`Jobs::access`] names them; `None` if ranks do not start there.
     pub networks: Option<Vec<String>>,
 }
 
@@ -105,11 +105,17 @@ impl Jobs {
         }
     }
 
-    /// Lets a rank on the first host access memory of a rank on the second.
+    /// Lets a rank on the first host access memory of a rank on the second, over a network as TRANSOM_FABRIC names it, or
+    /// [one of its rails](by_rail).
     pub fn access(&self, hosts: &HostList, [from, to]: [usize; 2], network: &str) -> Finding {
         let name = |host: usize| hosts.names().nth(host).unwrap_or_default();
         let subject = format!("{network} to {}", name(to));
-        let outcome = self.launch(Some(hosts.pick(&[from, to])), 2, &["pair"]).env(FABRIC.name, network).run();
+        let mut job = self.launch(Some(hosts.pick(&[from, to])), 2, &["pair"]);
+        job = match network.split_once(BY_RAIL) {
+            None => job.env(FABRIC.name, network),
+            Some((network, rail)) => job.env(FABRIC.name, network).env("TRANSOM_VERBS_DEVICE", rail),
+        };
+        let outcome = job.run();
         let why = match outcome {
             Err(error) => error.to_string(),
             Ok(outcome) if outcome.success() => {
@@ -140,6 +146,13 @@ impl Jobs {
     }
 }
 
+const BY_RAIL: &str = " by ";
+
+/// Names a network by one rail, which TRANSOM_VERBS_DEVICE selects.
+pub fn by_rail(network: &str, rail: &str) -> String {
+    format!("{network}{BY_RAIL}{rail}")
+}
+
 /// The last line that a program printed about an error.
 fn last_line(lines: &[String]) -> Option<String> {
     lines.iter().rev().find_map(|line| line.strip_prefix("transom: ")).map(str::to_owned)
@@ -147,8 +160,8 @@ fn last_line(lines: &[String]) -> Option<String> {
 
 /// Returns the advice for a rank that does not reach memory on another host.
 fn advice(network: &str, from: &str, to: &str) -> String {
-    match network {
-        "verbs" => format!(
+    match network.split(BY_RAIL).next() {
+        Some("verbs") => format!(
             "{to} must accept UDP 4791 from {from} (RoCE v2): `firewall-cmd --add-port=4791/udp`; compare VLANs, partitions and \
              `ibv_devinfo -v` of both; or use {}=tcp",
             FABRIC.name

@@ -18,9 +18,10 @@ fn ep_on_any_number_of_ranks_is_verified() {
 }
 
 #[test]
-fn is_by_both_forms_is_verified() {
+fn is_by_each_form_is_verified() {
     verifies("is", &[1, 2, 4, 16]);
     verifies("is --by one-sided", &[1, 2, 4, 16]);
+    verifies("is --by pipes", &[1, 2, 4]);
 }
 
 #[test]
@@ -34,9 +35,10 @@ fn mg_with_whole_coarse_grids_is_verified() {
 }
 
 #[test]
-fn ft_by_both_forms_is_verified() {
+fn ft_by_each_form_is_verified() {
     verifies("ft", &[1, 2, 4]);
     verifies("ft --by one-sided", &[1, 2, 4]);
+    verifies("ft --by pipes", &[1, 2, 4]);
 }
 
 #[test]
@@ -52,6 +54,7 @@ fn nas_with_unknown_words_is_refused() {
     refuses("nas", "", &["<KERNEL>", "--help"]);
     refuses("nas", "bt", &["ep", "is", "cg", "mg", "ft"]);
     refuses("nas", "cg --class Z", &["S", "W", "A"]);
+    refuses("nas", "mg --by pipes", &["mg has no form by pipes", "--by messages"]);
     refuses("nas", "cg --by one-sided", &["cg has no form by one-sided", "--by messages"]);
     succeeds("nas", "--help", &["Examples:", "transom run"]);
 }

@@ -101,11 +101,6 @@ impl Mailbox {
         Mailbox { peers: peers.into(), longest, ..self }
     }
 
-    /// Resolves addresses on threads of their own, so that a peer that this rail does not reach holds up no other rail.
-    pub fn resolve_aside(&mut self) {
-        self.ways.aside = true;
-    }
-
     /// The number of the receiving queue pair.
     pub fn number(&self) -> u32 {
         self.home.queue.number()

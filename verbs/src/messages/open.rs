@@ -4,7 +4,6 @@ use super::wire::VerbsWire;
 use crate::connect::Service;
 use std::sync::Arc;
 use transom_channel::delivery::{Delivery, HEADER, Settings};
-use transom_channel::packet::SYNC;
 use transom_channel::ring::RingConfig;
 use transom_channel::wire::SHORTEST;
 use transom_channel::{Changes, Config, Paths};
@@ -40,7 +39,7 @@ pub(crate) fn open(
     }
     if paths == Paths::Datagrams {
         // Datagrams make rings unnecessary, unless the program asks for them.
-        config = Config { eager: longest - HEADER - SYNC, rings: 0, ..config };
+        config.rings = 0;
     }
     let has_several = wire.mailboxes.len() > 1;
     config = asked.of(config);

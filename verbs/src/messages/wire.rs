@@ -106,10 +106,7 @@ impl VerbsWire {
         here: &Loopback,
     ) -> Result<VerbsWire, FabricError> {
         let (rail, paths) = (&service.core.rail, service.core.paths);
-        let mut mailboxes: Vec<Mailbox> = service.cores().filter_map(Core::take_mailbox).collect();
-        if mailboxes.len() > 1 {
-            mailboxes.iter_mut().for_each(Mailbox::resolve_aside);
-        }
+        let mailboxes: Vec<Mailbox> = service.cores().filter_map(Core::take_mailbox).collect();
         let is_connected = paths != Paths::Datagrams;
         if let (true, Some(core)) = (is_connected, service.cores().find(|core| !core.receives.works())) {
             let what = format!("messages by RDMA device {}", core.rail.name());

@@ -9,7 +9,7 @@ use crate::connect::{Core, Twin};
 use crate::memory::{Deferred, Entry, Keys, Slot};
 use crate::sys::{Access, Registered};
 use crate::wr::{RemoteAddress, Verb};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use transom_locks::Rank;
 use transom_network::{Attach, MemoryKind};
 use transom_shm_loopback::View;
@@ -80,12 +80,10 @@ pub struct Remote {
     keys: Box<[u32]>,
     _twin: Option<Twin>,
     bytes: usize,
-    /// Protocol words of a host neighbour, registered with this rank's adapter. Dropped before the memory.
+    /// Protocol words of a host neighbour, which take the way through this rank's own adapter.
     words: Option<Words>,
     /// The memory itself, if it is this rank's own.
     pub(super) own: Option<View>,
-    /// Keeps a neighbour's memory mapped, of which `words` are registered.
-    _mapped: Option<View>,
     /// True for memory that the program lent to the window.
     lent: bool,
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
@@ -95,11 +93,37 @@ pub struct Remote {
     member: Arc<Member>,
 }
 
-/// The first words of a host neighbour's region, registered by this rank. A host therefore needs only as many queue
-/// pairs as ranks for the words of all.
+/// The first words of a host neighbour's region. A host needs only as many queue pairs as ranks for the words of all.
+/// This rank registers them at the first request: few ranks use the words of all their neighbours.
 struct Words {
     bytes: usize,
-    registered: Registered,
+    /// Dropped before the memory.
+    registered: OnceLock<Registered>,
+    mapped: View,
+}
+
+impl Words {
+    fn new(mapped: &View, bytes: usize) -> Self {
+        Words { bytes, registered: OnceLock::new(), mapped: mapped.clone() }
+    }
+
+    #[inline]
+    fn registered(&self, member: &Member) -> Result<&Registered, FabricError> {
+        match self.registered.get() {
+            Some(registered) => Ok(registered),
+            None => self.register(member),
+        }
+    }
+
+    #[cold]
+    fn register(&self, member: &Member) -> Result<&Registered, FabricError> {
+        let start = self.mapped.start().expect("chosen for its address");
+        // SAFETY: mapped as long as the view, which is dropped after the registration.
+        let registered = unsafe { Registered::new(&member.core().rail.domain, start, self.bytes, Access::Words) };
+        let registered = registered.map_err(system)?;
+        // Another thread may have been faster: then its registration is used, and this one dropped.
+        Ok(self.registered.get_or_init(|| registered))
+    }
 }
 
 impl Drop for Remote {
@@ -139,7 +163,8 @@ impl Remote {
             return Err(FabricError::Misaligned { offset });
         }
         Ok(match &self.words {
-            Some(Words { bytes, registered }) if offset + 8 <= *bytes => {
+            Some(words) if offset + 8 <= words.bytes => {
+                let registered = words.registered(&self.member)?;
                 let address = registered.address + offset as u64;
                 (self.member.way_here(self.rank), RemoteAddress { address, key: registered.remote_key() })
             }
@@ -147,16 +172,22 @@ impl Remote {
         })
     }
 
+    /// True if this rank has posted requests on the words of a host neighbour.
+    #[inline]
+    fn uses_words(&self) -> bool {
+        self.words.as_ref().is_some_and(|words| words.registered.get().is_some())
+    }
+
     /// All ways of requests on the region: words of a host neighbour take another one than its bytes.
     pub(super) fn ways(&self) -> impl Iterator<Item = Way> + use<> {
-        let here = (self.apart || self.words.is_some()).then(|| self.member.way_here(self.rank));
+        let here = (self.apart || self.uses_words()).then(|| self.member.way_here(self.rank));
         std::iter::once(self.way).chain(here)
     }
 
     /// Orders requests on the other ways to this rank before the next request on `way`.
     #[inline]
     pub(super) fn behind_other_way(&self, way: Way) -> Result<(), FabricError> {
-        if self.words.is_none() {
+        if !self.uses_words() {
             return Ok(());
         }
         self.ways().filter(|other| other.peer != way.peer).try_for_each(|other| self.member.order(other))
@@ -193,13 +224,8 @@ impl Verbs {
         let further = (1..member.service.cores().count()).map_while(|rail| Some(keys.place(rail)?.key));
         let keys: Box<[u32]> = further.collect();
         let _twin = if own { None } else { member.core().twins.know(way.peer, place, bytes, &keys) };
-        let register = |start| {
-            // SAFETY: mapped as long as the view, which is dropped after the registration.
-            let registered = unsafe { Registered::new(&member.core().rail.domain, start, words, Access::Words) };
-            registered.map(|registered| Words { bytes: words, registered }).map_err(system)
-        };
         let mapped = view.filter(|_| neighbour && words > 0);
-        let words = mapped.and_then(View::start).map(register).transpose()?;
+        let words = mapped.filter(|mapped| mapped.start().is_some()).map(|mapped| Words::new(mapped, words));
         let counted = count.filter(|_| !together && bytes > 0);
         let apart = lent && neighbour;
         let mut remote = Remote {
@@ -211,7 +237,6 @@ impl Verbs {
             bytes,
             words,
             own: view.filter(|_| own).cloned(),
-            _mapped: mapped.cloned(),
             lent,
             apart,
             counted: None,

@@ -8,10 +8,16 @@ use crate::bench::buffer::Buffer;
 use bytemuck::Pod;
 use std::hint::black_box;
 use std::time::Duration;
+use transom::messages::Tag;
 use transom::{Atomic, Error, Op, Rank, Target, Window, World};
 
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 pub const IN_A_ROW: usize = 64;
+
+/// A request for a lock, or its answer.
+const LOCK: Tag<u8> = Tag::new(1);
+/// The end of an epoch, and whether it was the last one.
+const UNLOCK: Tag<u8> = Tag::new(2);
 
 /// The value of an element, by its index.
 pub fn pattern(at: usize) -> u64 {
@@ -201,6 +207,7 @@ fn under<T: Pod>(
             }
             Ok(())
         }),
+        Sync::TwoSided => granted(world, window, to, time, call),
         _ => {
             // The other ranks are only targets, and sleep.
             let samples = if me == 0 { passive(worker, window, to, call)? } else { Vec::new() };
@@ -208,6 +215,50 @@ fn under<T: Pod>(
             Ok(samples)
         }
     }
+}
+
+/// Collective: samples of an epoch whose lock the target grants, as in MPI libraries: the origin asks by a message, and
+/// waits for the answer. The target waits in the library for that.
+fn granted<T: Pod>(
+    world: &World,
+    window: &mut Window<T>,
+    to: Rank,
+    time: Duration,
+    mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
+) -> Outcome<Vec<f64>> {
+    let mut samples = Vec::new();
+    if world.rank() == 0 {
+        let epoch = window.lock_all()?;
+        let target = epoch.target(to)?;
+        samples = sampling::alone(time, 1, |count| {
+            for _ in 0..count {
+                world.send(to, LOCK, &[])?;
+                world.recv_into(to, LOCK, &mut [])?;
+                call(&target)?;
+                target.flush()?;
+                world.send(to, UNLOCK, &[u8::from(false)])?;
+                if to == 0 {
+                    world.recv_into(to, UNLOCK, &mut [0])?;
+                }
+            }
+            Ok(())
+        })?;
+        if to != 0 {
+            world.send(to, LOCK, &[])?;
+            world.recv_into(to, LOCK, &mut [])?;
+            world.send(to, UNLOCK, &[u8::from(true)])?;
+        }
+        epoch.unlock()?;
+    } else if world.rank() == 1 {
+        let mut last = [0];
+        while last == [u8::from(false)] {
+            world.recv_into(0, LOCK, &mut [])?;
+            world.send(0, LOCK, &[])?;
+            world.recv_into(0, UNLOCK, &mut last)?;
+        }
+    }
+    world.barrier()?;
+    Ok(samples)
 }
 
 /// Samples of synchronizations in which the target takes no part.

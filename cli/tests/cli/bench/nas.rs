@@ -56,7 +56,9 @@ fn nas_configurations_and_npb_take_turns() {
 fn nas_without_names_runs_kernels_of_the_form() {
     let dir = TempDir::new().unwrap();
     let program = script(dir.path(), "nas", "echo '1.00 Mop/s'; echo VERIFICATION SUCCESSFUL");
-    for (by, kernels) in [("messages", &["ep", "is", "cg", "mg", "ft"][..]), ("one-sided", &["is", "ft"])] {
+    for (by, kernels) in
+        [("messages", &["ep", "is", "cg", "mg", "ft"][..]), ("one-sided", &["is", "ft"]), ("pipes", &["is", "ft"])]
+    {
         let args = format!("bench nas -n 1 --rounds 1 --by {by} --program {}", program.display());
         let (out, _) = succeeds(transom(&args));
         let found: Vec<&str> = out.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
