@@ -12,6 +12,7 @@ use super::memory::{Slot, Slots};
 use super::rail::{Health, Rail};
 use super::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Domain, Path};
 use super::wr::{Completions, Token};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -43,9 +44,9 @@ pub(super) struct Post<const N: usize> {
 
 /// Address handles of peers, by rank.
 struct Ways {
-    handles: HashMap<usize, Handle>,
+    handles: HashMap<usize, Handle, RandomState>,
     /// The last handle of each peer that was given up. Datagrams that name it may be in flight.
-    given_up: HashMap<usize, AddressHandle>,
+    given_up: HashMap<usize, AddressHandle, RandomState>,
     domain: Arc<Domain>,
     health: Arc<Health>,
     /// Number of address changes before which the handles were created.
@@ -64,7 +65,7 @@ enum Handle {
 impl Ways {
     fn new(rail: &Rail) -> Self {
         let (domain, health) = (rail.domain.clone(), rail.health.clone());
-        let (changes, handles, given_up) = (health.address_changes(), HashMap::new(), HashMap::new());
+        let (changes, handles, given_up) = (health.address_changes(), HashMap::default(), HashMap::default());
         Ways { handles, given_up, domain, health, changes }
     }
 

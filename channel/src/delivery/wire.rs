@@ -11,6 +11,7 @@ use crate::sequence::FARTHEST;
 use crate::wire::{
     Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire, WireMemory,
 };
+use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A reliable [`Wire`] over one whose datagrams may be lost, duplicated, late or corrupted. Only `Send`s on
@@ -28,12 +29,14 @@ pub struct Delivery<W: Wire> {
     pub(super) wire: W,
     pub(super) rails: Vec<Rail>,
     settings: Settings,
-    pub(super) links: HashMap<Rank, Link<W::Memory>>,
+    pub(super) links: HashMap<Rank, Link<W::Memory>, RandomState>,
     pub(super) windows: Windows,
     /// Peers with a timer or request pending.
     active: Vec<Rank>,
+    /// Time in ns before which nothing is due for them.
+    idle_until: u64,
     /// Peers that were aborted.
-    over: HashSet<Rank>,
+    over: HashSet<Rank, RandomState>,
     pub(super) events: VecDeque<Event<W::Memory>>,
     polls: u32,
     pub(super) counted: Counters,
@@ -81,10 +84,11 @@ impl<W: Wire> Delivery<W> {
             rails: rails.collect(),
             wire,
             settings,
-            links: HashMap::new(),
+            links: HashMap::default(),
             windows: Windows::default(),
             active: Vec::new(),
-            over: HashSet::new(),
+            idle_until: 0,
+            over: HashSet::default(),
             events: VecDeque::new(),
             polls: 0,
             counted: Counters::default(),
@@ -276,6 +280,7 @@ impl<W: Wire> Delivery<W> {
 
     /// Adds a peer to those with work pending.
     pub(super) fn attend(&mut self, peer: Rank) {
+        self.idle_until = 0;
         if let Some(link) = self.links.get_mut(&peer)
             && !std::mem::replace(&mut link.is_active, true)
         {
@@ -289,6 +294,10 @@ impl<W: Wire> Delivery<W> {
             return;
         }
         let now = self.wire.now();
+        if now < self.idle_until {
+            return;
+        }
+        self.idle_until = u64::MAX;
         for peer in std::mem::take(&mut self.active) {
             let Some(link) = self.links.get_mut(&peer) else { continue };
             let is_down = link.down.is_some_and(|since| now >= since + self.settings.give_up);
@@ -302,8 +311,11 @@ impl<W: Wire> Delivery<W> {
             self.flush(peer, tell);
             self.go_on(peer);
             let link = self.links.get_mut(&peer).expect("looked up above");
-            link.is_active = link.due(&self.settings).is_some();
-            if link.is_active {
+            let due = link.due(&self.settings);
+            link.is_active = due.is_some();
+            if let Some(due) = due {
+                // 0 if the work for this peer made more for another.
+                self.idle_until = self.idle_until.min(due);
                 self.active.push(peer);
             }
         }

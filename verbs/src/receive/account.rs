@@ -2,6 +2,7 @@
 
 use super::{AT_ONCE, LONGEST, LOW, LOWEST, MORE, MOST};
 use crate::wr::Completion;
+use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
 
 /// The account of a rank's receive buffers.
@@ -14,7 +15,7 @@ pub(super) struct Account {
     /// Buffers to be posted.
     free: Vec<u32>,
     came: VecDeque<(u32, ReceivedItem)>,
-    pairs: HashMap<u32, Pair>,
+    pairs: HashMap<u32, Pair, RandomState>,
 }
 
 struct Pair {
