@@ -26,6 +26,8 @@
  * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses; or
  *                routes: no address can be resolved
  *
+ * While the file FAKE_ADAPTER/full exists, no memory can be registered.
+ *
  * With _1 at its end, a variable holds for rank 1.
  *
  * Each completion queue with a channel appends its vector, as a line, to the file FAKE_ADAPTER/vectors, and each address handle its
@@ -896,9 +898,19 @@ static int refuses(const struct ibv_context *context, int access) {
     return access & IBV_ACCESS_REMOTE_ATOMIC && lacks(context->device, "atomics");
 }
 
+static int is_there(const char *file) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
+    return access(name, F_OK) == 0;
+}
+
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *start, size_t bytes, int access) {
     if (refuses(pd->context, access)) {
         errno = EOPNOTSUPP;
+        return NULL;
+    }
+    if (is_there("full")) {
+        errno = ENOMEM;
         return NULL;
     }
     struct mr *mr = calloc(1, sizeof *mr);
@@ -1062,9 +1074,7 @@ static void drop_requests(struct qp *qp) {
 
 /* As an adapter that resolves an address which does not answer. */
 static void wait_while_held(void) {
-    char name[4096];
-    snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
-    while (access(name, F_OK) == 0) {
+    while (is_there("hold")) {
         record("held", lid);
         usleep(1000);
     }

@@ -23,8 +23,11 @@ const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
 /// Bytes of the GRH, which the adapter writes before each datagram.
 const ROUTE: usize = 40;
-/// Longest time for which the first datagram to a peer waits until its address is resolved.
-const FIRST_WAIT: Duration = Duration::from_millis(2);
+/// Longest time for which the first datagram to a peer waits until its address is resolved. The address of a peer that
+/// answers takes less, also on a busy machine.
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+/// Most threads of a rail that resolve addresses. Further peers wait until one has ended.
+const THREADS: usize = 64;
 /// Largest payload, in bytes.
 const LONGEST: usize = 128 - ROUTE;
 
@@ -77,12 +80,13 @@ impl Ways {
             let peers: Vec<_> = self.handles.keys().copied().collect();
             peers.into_iter().for_each(|peer| self.give_up(peer));
         }
-        let Ways { handles, domain, .. } = self;
-        let handle = handles.entry(peer).or_insert(Handle::Fresh);
-        if !matches!(handle, Handle::Known(_)) {
-            *handle = std::mem::replace(handle, Handle::NotFound).next(domain, path)?;
+        if !matches!(self.handles.get(&peer), Some(Handle::Known(_))) {
+            let is_sought = |handle: &&Handle| matches!(handle, Handle::Sought { .. });
+            let may_seek = self.handles.values().filter(is_sought).count() < THREADS;
+            let handle = self.handles.insert(peer, Handle::NotFound).unwrap_or(Handle::Fresh);
+            self.handles.insert(peer, handle.next(&self.domain, path, may_seek)?);
         }
-        Ok(if let Handle::Known(known) = handle { Some(known) } else { None })
+        Ok(if let Some(Handle::Known(known)) = self.handles.get(&peer) { Some(known) } else { None })
     }
 
     /// Returns true while a thread makes the first attempt to resolve the address of a peer.
@@ -99,16 +103,17 @@ impl Ways {
 }
 
 impl Handle {
-    /// Resolves the address, or starts a thread that does.
-    fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
+    /// Resolves the address, or starts a thread that does, if it may.
+    fn next(self, domain: &Arc<Domain>, path: &Path, may_seek: bool) -> Result<Self, VerbsError> {
         let (found, is_first, wait) = match self {
             Handle::Known(_) => return Ok(self),
             // Without a GRH there is nothing to resolve.
             Handle::Fresh | Handle::NotFound if path.global.is_none() => {
                 return AddressHandle::new(domain, path).map(Handle::Known);
             }
-            Handle::Fresh => (resolve(domain, path)?, true, FIRST_WAIT),
-            Handle::NotFound => (resolve(domain, path)?, false, Duration::ZERO),
+            Handle::Fresh | Handle::NotFound if !may_seek => return Ok(self),
+            Handle::Fresh => (resolve(domain, path), true, FIRST_WAIT),
+            Handle::NotFound => (resolve(domain, path), false, Duration::ZERO),
             Handle::Sought { found, is_first } => (found, is_first, Duration::ZERO),
         };
         match found.recv_timeout(wait) {
@@ -121,15 +126,17 @@ impl Handle {
     }
 }
 
-/// Starts a thread that resolves an address.
-fn resolve(domain: &Arc<Domain>, path: &Path) -> Result<Receiver<Result<AddressHandle, VerbsError>>, VerbsError> {
-    let (domain, path) = (domain.clone(), *path);
+/// Resolves an address by another thread, or by this one if the system refuses a thread.
+fn resolve(domain: &Arc<Domain>, path: &Path) -> Receiver<Result<AddressHandle, VerbsError>> {
     let (result, found) = mpsc::sync_channel(1);
+    let (to, at, refused) = (domain.clone(), *path, result.clone());
     let seek = std::thread::Builder::new().name("transom address".into());
     // The receiver is gone if the peer's address changed, or the job ended.
-    let thread = seek.spawn(move || _ = result.send(AddressHandle::new(&domain, &path)));
-    thread.map_err(|source| VerbsError::system("starting a thread that resolves an address", source))?;
-    Ok(found)
+    if let Err(error) = seek.spawn(move || _ = result.send(AddressHandle::new(&to, &at))) {
+        tracing::debug!(%error, "no thread to resolve an address");
+        _ = refused.send(AddressHandle::new(domain, path));
+    }
+    found
 }
 
 /// Datagram address of a peer.

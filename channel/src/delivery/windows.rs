@@ -73,6 +73,8 @@ struct Job {
     wanted: u64,
     piece: u32,
     to: Option<Key>,
+    /// Time in ns since which the wire refuses the next piece.
+    refused: Option<u64>,
 }
 
 struct Coming {
@@ -132,6 +134,11 @@ impl<M> Writes<M> {
     /// Forgets the losses of a rail that is up again.
     pub fn begin_again(&mut self, rail: usize) {
         (self.silent[rail], self.lost[rail]) = (None, 0);
+    }
+
+    /// Time in ns since which the wire refuses pieces; `None` if it does not.
+    pub fn refused(&self) -> Option<u64> {
+        self.jobs.values().filter_map(|jobs| jobs.front()?.refused).min()
     }
 
     /// Returns true if a request can be posted while `kept` packets are kept.
@@ -234,7 +241,7 @@ impl<W: Wire> Delivery<W> {
                 }
                 going.left += 1;
                 let rail = going.rail;
-                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to });
+                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to, refused: None });
                 self.go_on(peer);
                 self.attend(peer);
             }
@@ -448,8 +455,10 @@ impl<W: Wire> Delivery<W> {
                     });
                     let request = Request::Piece { from, to, index: index as u8, token };
                     if self.wire.post(Lane { peer, rail }, request).is_err() {
+                        job.refused.get_or_insert(self.wire.now());
                         return;
                     }
+                    job.refused = None;
                     if let Some(token) = token {
                         self.windows.posted.insert(token, (peer, transfer, window));
                     }

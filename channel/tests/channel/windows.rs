@@ -298,6 +298,28 @@ impl Change for Full {
     }
 }
 
+/// Its packets pass, so that their acknowledgements prove nothing about pieces.
+#[test]
+fn rail_that_refuses_pieces_for_good_loses_the_peer() {
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let config = Config { rings: 0, stripe: Stripe::Even, ..Config::default() };
+    let settings = Settings { give_up: 10_000_000, ..Settings::default() };
+    let over = |wire| Delivery::new(Changed { wire, change: Full { until: u64::MAX } }, settings);
+    let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+    sim.engine(0).send(1, 0, 0, SimMemory::pattern(3, MIB), MIB, false);
+    sim.engine(1).receive(ANY, RecvTarget::Allocate);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    let sent = loop {
+        assert!(sim.step().is_some() && sim.now() < 1_000_000_000, "the send does not end");
+        if let Some(sent) = sim.engine(0).completed() {
+            break sent;
+        }
+    };
+    assert_eq!(sent.result.unwrap_err(), Error::PeerFailure { rank: 1, lost: PeerFailure::Unreachable });
+    assert!((10_000_000..12_000_000).contains(&sim.now()), "{} ns", sim.now());
+}
+
 #[test]
 fn rail_that_accepts_no_pieces_holds_up_no_other() {
     const UNTIL: u64 = 20_000_000;

@@ -300,7 +300,7 @@ pub const CATALOG: &[Measurement] = &[
         least: 2,
         ..figures(
             "overlap",
-            &["lock"],
+            &["lock", "lock_all"],
             "the target computes and makes no call, while the origin locks, gets, unlocks, and sleeps 1 ms in between",
         )
     },

@@ -54,14 +54,14 @@
 //! | | `shared` | as by `flush`, with remote blocks read in place, in memory that the ranks share |
 //! | | `two_sided` | as by `lock`, where an owner grants locks only between its block operations; ours only |
 //! | `lu_outside` | as `lu` | as `lu`, with a clock around everything but block operations: `seconds`, `outside_kernel` and, of that, `waiting` for other ranks (seconds, mean of the ranks) |
-//! | `overlap` | `lock` | see below |
+//! | `overlap` | `lock` `lock_all` | see below; by `lock_all` ours only |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (the rate without waiting). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | as by `one_sided`, with send and recv |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is initialized) |
 //! | `connections` | `messages` | after a barrier each rank exchanges an empty message with each other rank, one after the other, until all have: `seconds`. Then 99 more with each: `rss` (bytes, VmRSS of rank 0), `rss_growth` (since the barrier), `machine_growth` (bytes by which the machine's MemAvailable fell since then, by all ranks, the kernel, and other programs); ours only |
 //!
-//! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared), get of N
-//! bytes, unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears
+//! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared, all), get of
+//! N bytes, unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears
 //! its buffer, does one operation, which is a sample, and checks the data. Then rank 0 counts the operations that take
 //! half of the compute time while rank 1 is in the library. Finally it takes medians, over 3 repetitions or more, of
 //! `compute`, `communication` (that many operations) and `both` (at once, for 0.4 M ms), in seconds until both ranks

@@ -97,8 +97,8 @@ pub struct Remote {
 /// This rank registers them at the first request: few ranks use the words of all their neighbours.
 struct Words {
     bytes: usize,
-    /// Dropped before the memory.
-    registered: OnceLock<Registered>,
+    /// Dropped before the memory. `None` if it cannot be registered: the words then take the way of the bytes.
+    registered: OnceLock<Option<Registered>>,
     mapped: View,
 }
 
@@ -108,21 +108,17 @@ impl Words {
     }
 
     #[inline]
-    fn registered(&self, member: &Member) -> Result<&Registered, FabricError> {
-        match self.registered.get() {
-            Some(registered) => Ok(registered),
-            None => self.register(member),
-        }
+    fn registered(&self, member: &Member) -> Option<&Registered> {
+        self.registered.get_or_init(|| self.register(member)).as_ref()
     }
 
     #[cold]
-    fn register(&self, member: &Member) -> Result<&Registered, FabricError> {
+    fn register(&self, member: &Member) -> Option<Registered> {
         let start = self.mapped.start().expect("chosen for its address");
         // SAFETY: mapped as long as the view, which is dropped after the registration.
         let registered = unsafe { Registered::new(&member.core().rail.domain, start, self.bytes, Access::Words) };
-        let registered = registered.map_err(system)?;
-        // Another thread may have been faster: then its registration is used, and this one dropped.
-        Ok(self.registered.get_or_init(|| registered))
+        let warn = |error: &VerbsError| tracing::warn!(%error, "a host neighbour's words take a connection to it");
+        registered.inspect_err(warn).ok()
     }
 }
 
@@ -163,19 +159,21 @@ impl Remote {
             return Err(FabricError::Misaligned { offset });
         }
         Ok(match &self.words {
-            Some(words) if offset + 8 <= words.bytes => {
-                let registered = words.registered(&self.member)?;
-                let address = registered.address + offset as u64;
-                (self.member.way_here(self.rank), RemoteAddress { address, key: registered.remote_key() })
-            }
+            Some(words) if offset + 8 <= words.bytes => match words.registered(&self.member) {
+                Some(registered) => {
+                    let address = registered.address + offset as u64;
+                    (self.member.way_here(self.rank), RemoteAddress { address, key: registered.remote_key() })
+                }
+                None => (self.way, place),
+            },
             _ => (self.way, place),
         })
     }
 
-    /// True if this rank has posted requests on the words of a host neighbour.
+    /// True if this rank may have posted requests on the words of a host neighbour that took another way.
     #[inline]
     fn uses_words(&self) -> bool {
-        self.words.as_ref().is_some_and(|words| words.registered.get().is_some())
+        self.words.as_ref().is_some_and(|words| matches!(words.registered.get(), Some(Some(_))))
     }
 
     /// All ways of requests on the region: words of a host neighbour take another one than its bytes.

@@ -100,7 +100,7 @@ impl Worker {
             Broadcast | Reduce | AllReduce | Scan | AllGather | AllToAll => collectives::measure(self, world, facts),
             Kernel => kernel::measure(world, self.block, facts),
             Lu | LuOutside => lu::measure(self, world, facts),
-            Overlap => overlap::measure(world, self.bytes, self.time(), facts),
+            Overlap => overlap::measure(self, world, facts),
             Pipeline => pipeline::measure(self, world, facts),
             Startup | Connections => Ok(()),
         }

@@ -1,5 +1,6 @@
 //! Rank 1 computes and makes no call while rank 0 locks it, gets and unlocks.
 
+use super::arguments::{Sync, Worker};
 use super::facts::{Facts, Outcome};
 use super::memory::window;
 use crate::bench::buffer::Buffer;
@@ -20,16 +21,17 @@ const PART: f64 = 0.4;
 
 struct Overlap<'w> {
     world: &'w World,
+    sync: Sync,
     window: Window<u64>,
     /// Tells the other ranks whether rank 0 continues.
     told: Window<u64>,
     into: Buffer<u64>,
 }
 
-pub fn measure(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
-    let len = bytes / 8;
-    let mut overlap =
-        Overlap { world, window: window(world, len)?, told: window(world, 1)?, into: Buffer::new(len, |_| 0) };
+pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
+    let (sync, len, time) = (worker.sync, worker.bytes / 8, worker.time());
+    let (window, told, into) = (window(world, len)?, window(world, 1)?, Buffer::new(len, |_| 0));
+    let mut overlap = Overlap { world, sync, window, told, into };
     overlap.window.local().write(0, &Buffer::new(len, pattern))?;
     overlap.window.fence()?;
     overlap.samples(time.mul_f64(PART), facts)?;
@@ -112,9 +114,15 @@ impl Overlap<'_> {
 
     fn communicate(&mut self, count: usize) -> Outcome {
         for _ in 0..count {
-            let epoch = self.window.lock_shared(1)?;
-            epoch.get(0, black_box(&mut self.into))?;
-            epoch.unlock()?;
+            if self.sync == Sync::LockAll {
+                let epoch = self.window.lock_all()?;
+                epoch.target(1)?.get(0, black_box(&mut self.into))?;
+                epoch.unlock()?;
+            } else {
+                let epoch = self.window.lock_shared(1)?;
+                epoch.get(0, black_box(&mut self.into))?;
+                epoch.unlock()?;
+            }
         }
         Ok(())
     }

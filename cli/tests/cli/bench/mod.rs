@@ -234,7 +234,8 @@ fn full_bench_reports_each_figure_with_its_limit() {
     assert!(all["machine"]["cores"].as_u64().unwrap() >= 1);
     let rows = all["rows"].as_array().unwrap();
     let expected = all_of(&["put", "get", "accumulate", "get_accumulate"], &SYNCS, &[8, 4096], &[2])
-        .chain(all_of(&["eight_gets"], &["lock", "lock_all"], &[8, 4096], &[2]))
+        .chain(all_of(&["get"], &["two_sided"], &[8, 4096], &[2]))
+        .chain(all_of(&["eight_gets"], &["lock", "lock_all", "two_sided"], &[8, 4096], &[2]))
         .chain(all_of(&["fetch_and_op", "compare_and_swap"], &SYNCS, &[8], &[2]))
         .chain(all_of(&["put_bw", "get_bw"], &["flush"], &[8, 4096], &[2]))
         .chain(all_of(&["lock"], &["lock", "lock_exclusive"], &[8], &[2]))
@@ -252,7 +253,7 @@ fn full_bench_reports_each_figure_with_its_limit() {
         .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
-        .chain(all_of(&["overlap"], &["lock"], &[8], &[2]))
+        .chain(all_of(&["overlap"], &["lock", "lock_all"], &[8], &[2]))
         .chain(all_of(&["pipeline"], &["one_sided", "two_sided"], &[8], &[2]))
         .chain(all_of(&["startup"], &["none"], &[8], &[2]))
         .chain(all_of(&["connections"], &["messages"], &[8], &[2, 4, 8]));
