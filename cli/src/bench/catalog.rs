@@ -336,7 +336,8 @@ impl Measurement {
 
     /// True if TRANSOM_MESSAGES may affect it.
     pub fn is_of_messages(&self) -> bool {
-        self.syncs.iter().any(|sync| matches!(*sync, "messages" | "buffers" | "collective")) || self.name == "pipeline"
+        let sends = |sync: &&str| matches!(*sync, "messages" | "buffers" | "barrier" | "collective");
+        self.syncs.iter().any(sends) || self.name == "pipeline"
     }
 }
 
