@@ -9,6 +9,7 @@ mod bench;
 mod bootstrap;
 mod culprit;
 mod doctor;
+mod help;
 #[cfg(feature = "verbs")]
 mod info;
 mod launcher;
