@@ -9,7 +9,6 @@
  * FAKE_IN_ORDER  answer of ibv_query_qp_data_in_order; 1 also makes the bytes of one write visible in order: the write is delayed as a
  *                whole if it has more than 64 bytes, so that shorter later ones overtake it. 2: only for queue pairs to themselves
  * FAKE_PKEYS     partition keys of the port, e.g. 7fff,8001
- * FAKE_DEAF      no frame reaches another process
  * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
  * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
  * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
@@ -25,6 +24,7 @@
  * FAKE_TRANSPORT transport, as ibv_transport_type numbers it (default: 0)
  * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses; or
  *                routes: no address can be resolved
+ * FAKE_DEAF      0 (default): all messages pass; 1: none reaches another process; more: those of at least so many bytes do not
  *
  * While the file FAKE_ADAPTER/full exists, no memory can be registered.
  *
@@ -167,11 +167,12 @@ static struct ibv_device devices[DEVICES];
 static struct context *contexts;
 static uint64_t subnets[DEVICES];
 static int down[DEVICES];
+static unsigned deaf[DEVICES];
 static uint64_t *datagrams;
 static struct qp *pairs;
 static struct mr *memory;
 static uint32_t last_pair = 1, last_key = 1;
-static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, deaf, lid, hold, resolve, gid, silent;
+static int self = -1, in_socket = -1, wake = -1, late_ms, in_order, lid, hold, resolve, gid, silent;
 static struct peer { int fd; struct packet *first, **last; } peers[PROCESSES];
 
 static uint64_t now(void) {
@@ -262,6 +263,12 @@ static struct qp *pair_of(uint32_t number) {
     return qp;
 }
 
+/* Whether the adapter of a queue pair loses a message to another process. */
+static int is_lost(const struct qp *from, const struct frame *message) {
+    unsigned shortest = deaf[number_of(from)];
+    return shortest == 1 || (shortest && message->length >= shortest);
+}
+
 /* Sends a message as frames; `bytes` may be absent. */
 static void say(struct frame frame, const char *bytes) {
     int process = frame.to >> PAIR_BITS;
@@ -271,7 +278,7 @@ static void say(struct frame frame, const char *bytes) {
         frame.dlid = frame.kind == DATAGRAM ? frame.dlid : from->dlid;
         frame.dgid = frame.kind == DATAGRAM ? frame.dgid : from->dgid;
     }
-    if (process >= PROCESSES || (deaf && process != self) || (from && down[number_of(from)]))
+    if (process >= PROCESSES || (from && (down[number_of(from)] || (process != self && is_lost(from, &frame)))))
         return;
     struct peer *peer = &peers[process];
     frame.at = 0;
@@ -643,12 +650,13 @@ static void *serve(void *unused) {
 static int start(void) {
     late_ms = setting("FAKE_LATE_MS");
     in_order = setting("FAKE_IN_ORDER");
-    deaf = setting("FAKE_DEAF");
     hold = setting("FAKE_HOLD");
     resolve = setting("FAKE_RESOLVE");
     lid = setting("FAKE_LID") ? setting("FAKE_LID") : 1;
     for (int at = 0; at < DEVICES; at++) {
         uint8_t gid[16];
+        const char *shortest = entry("FAKE_DEAF", &devices[at]);
+        deaf[at] = shortest ? atoi(shortest) : 0;
         gid_of(&devices[at], gid);
         memcpy(&subnets[at], gid, sizeof subnets[at]);
     }

@@ -1,16 +1,15 @@
 //! Runs tests of the provider `verbs` on ranks that are processes, if the machine has a device.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+mod library;
 #[path = "../ranks/name.rs"]
 mod name;
 
+use library::fake_library;
 use name::{full_name, has_run};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
 use std::time::Duration;
-use tempfile::TempDir;
 use transom::verbs::{Verbs, probe};
 use transom::{Error, Launch, Outcome, World, provider::Chosen};
 
@@ -82,21 +81,6 @@ pub fn run_fake(
     ];
     let variables: Vec<_> = fake.into_iter().chain(variables.iter().copied()).collect();
     run_on(hosts, size, name, &variables, body)
-}
-
-/// The folder with the fake libibverbs, which the first caller compiles.
-fn fake_library() -> &'static Path {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
-        let folder = tempfile::tempdir().expect("a folder for the fake adapter");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapter/fake.c");
-        let built = Command::new("cc")
-            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", source, "-o"])
-            .arg(folder.path().join("libibverbs.so.1"))
-            .status();
-        assert!(built.as_ref().is_ok_and(|status| status.success()), "cannot compile {source}: {built:?}");
-        folder
-    });
-    FOLDER.path()
 }
 
 /// Runs `body` in processes, as ranks that have not joined yet. Returns the outcome in the process that starts them.

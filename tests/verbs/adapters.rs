@@ -78,8 +78,9 @@ fn rails_are_paired_by_subnet() {
     ];
     on_fake(Some("a,b"), 2, "rails_are_paired_by_subnet", &variables, |world| {
         let (me, other) = (world.rank(), 1 - world.rank());
-        let names: Vec<_> = rails(&world).iter().map(|rail| rail.split(' ').next().unwrap().to_owned()).collect();
-        assert_eq!(names, [["fake0", "fake1"], ["fake1", "fake0"]][me]);
+        let names: Vec<_> = verbs(&world).rails().into_iter().map(|rail| (rail.name, rail.is_roce)).collect();
+        let [first, second] = [0, 1].map(|rail| (format!("fake{rail}:1"), false));
+        assert_eq!(names, if me == 0 { [first, second] } else { [second, first] });
         add_to_all(&world);
         let bytes =
             |rank: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 31 + at * 7 + rank) as u8).collect() };

@@ -76,7 +76,12 @@ fn two_addresses_of_a_port_are_two_rails() {
     if is_no_guest(1) {
         return;
     }
-    with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
+    with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| {
+        let world = world.unwrap();
+        let rails: Vec<_> = verbs(&world).rails().into_iter().map(|rail| (rail.name, rail.is_roce)).collect();
+        assert_eq!(rails, ["rxe0:1:1", "rxe0:1:2"].map(|rail| (rail.to_owned(), true)));
+        assert_eq!(exchange(&world), (2, true));
+    });
     // The same device twice, under two spellings.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
         let told = world.err().expect("two rails of one address should be refused").to_string();

@@ -232,6 +232,7 @@ mod wr;
 
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
+pub use rail::RailInfo;
 pub use rma::{Pending, Region, Remote, Transfer, Verbs};
 pub use transom_network::{Bootstrap, Hybrid, Node};
 
@@ -249,28 +250,7 @@ pub use transom_network::{Bootstrap, Hybrid, Node};
 /// }
 /// ```
 pub fn probe(messages: &transom_channel::Config) -> Result<String, VerbsError> {
-    let rails = opened_alone(messages)?;
+    let rails = rail::Survey::new(&settings::Settings::from_env(messages)?)?.open_alone()?;
     rails.iter().try_for_each(rail::Rail::try_out)?;
     Ok(rails.iter().map(rail::Rail::describe).collect::<Vec<_>>().join("; "))
-}
-
-/// Names the rails that a job with these message settings would use if it had only this rank, as `TRANSOM_VERBS_DEVICE`
-/// does: DEVICE:PORT.
-///
-/// # Errors
-/// [`VerbsError`] if there is no usable rail.
-///
-/// # Examples
-/// ```
-/// for rail in transom_verbs::rails(&Default::default()).unwrap_or_default() {
-///     println!("TRANSOM_VERBS_DEVICE={rail}"); // mlx5_0:1
-/// }
-/// ```
-pub fn rails(messages: &transom_channel::Config) -> Result<Vec<String>, VerbsError> {
-    let rails = opened_alone(messages)?;
-    Ok(rails.iter().map(|rail| format!("{}:{}", rail.name(), rail.port())).collect())
-}
-
-fn opened_alone(messages: &transom_channel::Config) -> Result<Vec<rail::Rail>, VerbsError> {
-    rail::Survey::new(&settings::Settings::from_env(messages)?)?.open_alone()
 }

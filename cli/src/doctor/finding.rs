@@ -67,10 +67,21 @@ impl Finding {
     }
 }
 
+/// A rail of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rail {
+    /// Its name in TRANSOM_VERBS_DEVICE.
+    pub name: String,
+    /// Its port is an Ethernet port, not one of InfiniBand.
+    pub is_roce: bool,
+}
+
 /// A line of output of a rank of the doctor.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
     Found(Finding),
+    /// Rails by which this rank reaches other hosts, in order: the n-th rails of two ranks are connected.
+    Rails(Vec<Rail>),
     /// The last report of a rank.
     End {
         /// Seconds from the start of the rank's process.

@@ -1,7 +1,7 @@
 //! A rank on a host that is examined: build, limits, providers, and the way to the hub of its job.
 
 use super::finding::{Finding, Report, through_firewall};
-use super::{jobs, limits};
+use super::limits;
 use crate::info::shm_loopback;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,6 @@ pub fn examine(build: &str) -> io::Result<()> {
         let is_network = !OF_ONE_HOST.contains(&name);
         if probed.is_ok() && is_network && choice.as_deref().is_none_or(|choice| choice == name) {
             networks.push(name.to_owned());
-            networks.extend(rails(name).into_iter().map(|rail| jobs::by_rail(name, &rail)));
         }
         match name {
             "shm" => found(shared_memory(shm_loopback()))?,
@@ -92,16 +91,6 @@ fn network(name: &str, probed: Result<String, String>, choice: Option<&str>, has
             Finding::warning(name, why, "jobs use another network; docs/troubleshooting.md explains the reason")
         }
     }
-}
-
-/// The rails of a network that has several. Each is tried alone too: a job goes on without one that fails.
-fn rails(network: &str) -> Vec<String> {
-    #[cfg(feature = "verbs")]
-    if network == "verbs" {
-        return transom::verbs::rails().ok().filter(|rails| rails.len() > 1).unwrap_or_default();
-    }
-    let _ = network;
-    Vec::new()
 }
 
 /// Joins the job of this rank, as a program does.

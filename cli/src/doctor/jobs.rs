@@ -1,6 +1,6 @@
 //! The jobs of the doctor, and what their ends say about the hosts.
 
-use super::finding::{Finding, Report, Verdict, through_firewall};
+use super::finding::{Finding, Rail, Report, Verdict, through_firewall};
 use super::host::{BUILD, HUB};
 use std::io;
 use std::path::PathBuf;
@@ -23,8 +23,15 @@ pub struct Jobs {
 pub struct Examined {
     pub name: String,
     pub findings: Vec<Finding>,
-    /// Networks that the host can use, as [`Jobs::access`] names them; `None` if ranks do not start there.
+    /// Networks that the host can use; `None` if ranks do not start there.
     pub networks: Option<Vec<String>>,
+}
+
+/// The result of a job on two hosts.
+struct Access {
+    finding: Finding,
+    /// The rails that connect both ranks, each with its two ends.
+    rails: Vec<[Rail; 2]>,
 }
 
 impl Jobs {
@@ -61,6 +68,7 @@ impl Jobs {
             match report {
                 Report::Found(finding) => findings.push(finding),
                 Report::End { seconds, networks } => end = Some((seconds, networks)),
+                Report::Rails(_) => {}
             }
         }
         if let Some(took) = took {
@@ -105,33 +113,37 @@ impl Jobs {
         }
     }
 
-    /// Lets a rank on the first host access memory of a rank on the second, over a network as TRANSOM_FABRIC names it, or
-    /// [one of its rails](by_rail).
-    pub fn access(&self, hosts: &HostList, [from, to]: [usize; 2], network: &str) -> Finding {
+    /// Lets ranks on two hosts access each other's memory over a network, as TRANSOM_FABRIC names it. If they have several
+    /// rails, each is then tried alone, because a job goes on without one that fails.
+    pub fn between(&self, hosts: &HostList, [one, other]: [usize; 2], network: &str) -> Vec<Finding> {
+        let [there, back] = [[one, other], [other, one]].map(|way| self.access(hosts, way, network, None));
+        let mut findings = vec![there.finding, back.finding];
+        if there.rails.len() > 1 {
+            // Reads bring full packets back, so one direction proves both.
+            let by = |rails| self.access(hosts, [one, other], network, Some(rails)).finding;
+            findings.extend(there.rails.iter().map(by));
+        }
+        findings
+    }
+
+    /// Lets a rank on the first host access memory of a rank on the second, by all rails that a job uses, or by one.
+    fn access(&self, hosts: &HostList, [from, to]: [usize; 2], network: &str, by: Option<&[Rail; 2]>) -> Access {
         let name = |host: usize| hosts.names().nth(host).unwrap_or_default();
-        let subject = format!("{network} to {}", name(to));
-        let mut job = self.launch(Some(hosts.pick(&[from, to])), 2, &["pair"]);
-        job = match network.split_once(BY_RAIL) {
-            None => job.env(FABRIC.name, network),
-            Some((network, rail)) => job.env(FABRIC.name, network).env("TRANSOM_VERBS_DEVICE", rail),
+        let subject = match by {
+            None => format!("{network} to {}", name(to)),
+            Some([mine, theirs]) => format!("{network} by {} to {} by {}", mine.name, name(to), theirs.name),
         };
-        let outcome = job.run();
-        let why = match outcome {
-            Err(error) => error.to_string(),
-            Ok(outcome) if outcome.success() => {
-                let found = Report::read_all(outcome.output(0)).0.into_iter().find_map(|report| match report {
-                    Report::Found(finding) => Some(finding.found),
-                    Report::End { .. } => None,
-                });
-                return Finding::ok(&subject, found.unwrap_or_default()).on(name(from));
-            }
-            Ok(outcome) => match outcome.failure() {
-                Some(Failure::Rank { rank, .. }) => last_line(&Report::read_all(outcome.output(*rank)).1),
-                _ => None,
-            }
-            .unwrap_or_else(|| outcome.to_string()),
+        let by = by.map(|[mine, theirs]| format!("--rails={},{}", mine.name, theirs.name));
+        let args: Vec<&str> = ["pair"].into_iter().chain(by.as_deref()).collect();
+        let outcome = self.launch(Some(hosts.pick(&[from, to])), 2, &args).env(FABRIC.name, network).run();
+        let of_rank = |rank| outcome.as_ref().map(|outcome| Reported::read(outcome.output(rank))).unwrap_or_default();
+        let [mine, theirs] = [0, 1].map(of_rank);
+        let finding = match why(&outcome, [&mine, &theirs]) {
+            None => Finding::ok(&subject, mine.found),
+            Some(why) => Finding::failed(&subject, why, advice(network, mine.rails.first(), name(from), name(to))),
         };
-        Finding::failed(&subject, why, advice(network, name(from), name(to))).on(name(from))
+        let rails = mine.rails.into_iter().zip(theirs.rails).map(<[Rail; 2]>::from).collect();
+        Access { finding: finding.on(name(from)), rails }
     }
 
     /// The finding about two hosts without a common network.
@@ -146,11 +158,41 @@ impl Jobs {
     }
 }
 
-const BY_RAIL: &str = " by ";
+/// The reports of a rank on one of two hosts.
+#[derive(Default)]
+struct Reported {
+    /// Result of the accesses.
+    found: String,
+    rails: Vec<Rail>,
+    error: Option<String>,
+}
 
-/// Names a network by one rail, which TRANSOM_VERBS_DEVICE selects.
-pub fn by_rail(network: &str, rail: &str) -> String {
-    format!("{network}{BY_RAIL}{rail}")
+impl Reported {
+    fn read(output: &[u8]) -> Self {
+        let (reports, others) = Report::read_all(output);
+        let mut reported = Reported { error: last_line(&others), ..Reported::default() };
+        for report in reports {
+            match report {
+                Report::Found(finding) => reported.found = finding.found,
+                Report::Rails(rails) => reported.rails = rails,
+                Report::End { .. } => {}
+            }
+        }
+        reported
+    }
+}
+
+/// The reason of a job's failure; `None` if it has not failed.
+fn why(outcome: &Result<Outcome, LaunchError>, reported: [&Reported; 2]) -> Option<String> {
+    match outcome {
+        Ok(outcome) if outcome.success() => None,
+        Ok(outcome) => match outcome.failure() {
+            Some(Failure::Rank { rank, .. }) => reported.get(*rank).and_then(|reported| reported.error.clone()),
+            _ => None,
+        }
+        .or_else(|| Some(outcome.to_string())),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 /// The last line that a program printed about an error.
@@ -158,17 +200,44 @@ fn last_line(lines: &[String]) -> Option<String> {
     lines.iter().rev().find_map(|line| line.strip_prefix("transom: ")).map(str::to_owned)
 }
 
-/// Returns the advice for a rank that does not reach memory on another host.
-fn advice(network: &str, from: &str, to: &str) -> String {
-    match network.split(BY_RAIL).next() {
-        Some("verbs") => format!(
-            "{to} must accept UDP 4791 from {from} (RoCE v2): `firewall-cmd --add-port=4791/udp`; compare VLANs, partitions and \
-             `ibv_devinfo -v` of both; or use {}=tcp",
-            FABRIC.name
+/// Returns the advice for a rank that does not reach memory on another host, and has this first rail.
+fn advice(network: &str, rail: Option<&Rail>, from: &str, to: &str) -> String {
+    let tcp = format!("or use {}=tcp", FABRIC.name);
+    match (network, rail) {
+        ("verbs", Some(Rail { is_roce: true, .. })) => format!(
+            "{to} must accept UDP 4791 from {from} (RoCE v2): `firewall-cmd --add-port=4791/udp`; switches must pass the MTU \
+             (else TRANSOM_VERBS_MTU=1024); compare VLANs and `ibv_devinfo -v` of both; {tcp}"
         ),
+        ("verbs", Some(_)) => format!(
+            "compare partitions, subnets and MTU of both ports (`ibv_devinfo -v`); the subnet manager must run and know both; \
+             {tcp}"
+        ),
+        ("verbs", None) => format!("follow the reason; compare `ibv_devinfo -v` of both; {tcp}"),
         _ => format!(
             "{to} must accept TCP from {from}: {}; or select a common network: TRANSOM_TCP_INTERFACE=10.0.0.0/8",
             through_firewall("TRANSOM_TCP_PORTS", "47000-47099")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firewall_advice_is_for_ethernet_alone() {
+        let advice = |is_roce| advice("verbs", Some(&Rail { name: "mlx5_0:1".into(), is_roce }), "a", "b");
+        let [roce, infiniband] = [true, false].map(advice);
+        assert!(roce.starts_with("b must accept UDP 4791 from a") && roce.contains("TRANSOM_VERBS_MTU"), "{roce}");
+        assert!(infiniband.contains("partitions, subnets and MTU"), "{infiniband}");
+        assert!(!infiniband.contains("4791") && !roce.contains("subnet manager"), "{infiniband}; {roce}");
+    }
+
+    #[test]
+    fn error_of_a_rank_is_read_among_its_reports() {
+        let rails = "{\"Rails\":[{\"name\":\"mlx5_0:1:3\",\"is_roce\":true}]}";
+        let reported = Reported::read(format!("Welcome\ntransom doctor: {rails}\ntransom: no answer\n").as_bytes());
+        assert_eq!(reported.rails, [Rail { name: "mlx5_0:1:3".into(), is_roce: true }]);
+        assert_eq!((reported.found, reported.error.as_deref()), (String::new(), Some("no answer")));
     }
 }

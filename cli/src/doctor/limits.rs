@@ -12,8 +12,10 @@ use std::time::Duration;
 /// Open files of a launcher: those of each rank, and others.
 const FILES_OF_RANK: u64 = 3;
 const FILES: u64 = 48;
-/// Processes of a rank on a host.
-const PROCESSES_OF_RANK: u64 = 6;
+/// Processes of a job on a host, where this program starts the ranks: those of each rank, and others. The kernel counts
+/// threads too; a rank over a network has two beside its own.
+const PROCESSES_OF_RANK: u64 = 3;
+const PROCESSES: u64 = 3;
 /// Bytes in /dev/shm for the output and the input of a rank on a host.
 const ROOM_OF_RANK: u64 = 3 * (64 << 10);
 /// Age from which a folder of a launcher is a leftover: jobs remove theirs once their ranks have started.
@@ -102,13 +104,13 @@ fn open_files(maximum: Option<u64>, ranks: u64) -> Finding {
 
 /// `user` is the limit of this user, `cgroup` that of the cgroup and its parents.
 fn processes(user: Option<u64>, cgroup: Option<u64>, ranks: u64) -> Finding {
-    let need = PROCESSES_OF_RANK * ranks;
+    let need = PROCESSES + PROCESSES_OF_RANK * ranks;
     let limits = [user.map(|most| (most, "ulimit -u")), cgroup.map(|most| (most, "pids.max of the cgroup"))];
     match limits.into_iter().flatten().min() {
         None => Finding::ok("processes", "unlimited"),
         Some((most, name)) if most < need => Finding::warning(
             "processes",
-            format!("{most} at most ({name}); {ranks} ranks with --hosts need {need}"),
+            format!("{most} at most ({name}); {ranks} ranks with --hosts need {need}, with their threads"),
             "add `* - nproc 65536` to /etc/security/limits.conf, or raise the limit of the cgroup (systemd: TasksMax=)",
         ),
         Some((most, name)) => Finding::ok("processes", format!("{most} at most ({name})")),
@@ -242,12 +244,12 @@ mod tests {
         assert_eq!(verdicts(&files), [Good, Good, Warning]);
         let processes = [
             processes(None, None, 64),
-            processes(Some(384), None, 64),
-            processes(Some(383), Some(1000), 64),
-            processes(Some(1000), Some(383), 64),
+            processes(Some(195), None, 64),
+            processes(Some(194), Some(1000), 64),
+            processes(Some(1000), Some(194), 64),
         ];
         assert_eq!(verdicts(&processes), [Good, Good, Warning, Warning]);
-        assert!(processes[3].found.contains("383 at most (pids.max of the cgroup)"), "{}", processes[3].found);
+        assert!(processes[3].found.contains("194 at most (pids.max of the cgroup)"), "{}", processes[3].found);
         assert_eq!(verdicts(&[of_cores(1, 1), of_cores(2, 64), of_cores(1, 2)]), [Good, Good, Warning]);
         let memory = [locked_memory(None, true), locked_memory(Some(65536), false), locked_memory(Some(65536), true)];
         assert_eq!(verdicts(&memory), [Good, Good, Warning]);

@@ -1,6 +1,6 @@
 //! `transom doctor`: checks hosts and the networks between them. It starts small jobs by the launcher: a rank on each
-//! host, which examines it ([`host`]), and two ranks on each pair of hosts ([`pair`]). So it fails where a program's job would
-//! fail, with the same messages.
+//! host, which examines it ([`host`]), and two ranks on each pair of hosts, and on each pair of their rails ([`pair`]). It
+//! therefore fails where a program's job would fail, with the same messages.
 
 mod finding;
 mod host;
@@ -83,14 +83,19 @@ enum Check {
         build: String,
     },
     /// Rank 0 accesses memory of rank 1.
-    Pair,
+    Pair {
+        /// One rail of each rank, as TRANSOM_VERBS_DEVICE names it; without it all that a job uses.
+        #[arg(long, value_delimiter = ',', value_name = "RAIL,RAIL")]
+        rails: Vec<String>,
+    },
 }
 
 impl Rank {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         match self.check {
             Check::Host { build } => host::examine(&build)?,
-            Check::Pair => pair::access()?,
+            Check::Pair { rails } if rails.is_empty() => pair::access()?,
+            Check::Pair { rails } => match pair::access_by(&rails)? {},
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -137,9 +142,7 @@ fn on_hosts(jobs: &Jobs, hosts: &HostList, report: &mut text::Text) -> Result<()
             if common.peek().is_none() {
                 return vec![jobs.no_network(hosts, [*one, *other])];
             }
-            common
-                .flat_map(|network| [[*one, *other], [*other, *one]].map(|way| jobs.access(hosts, way, network)))
-                .collect()
+            common.flat_map(|network| jobs.between(hosts, [*one, *other], network)).collect()
         });
         between.extend(tried.into_iter().flatten());
     }

@@ -41,7 +41,7 @@ fn other_build(folder: &TempDir) -> String {
 }
 
 /// A command with the script for `ssh`.
-fn doctor(folder: &TempDir, program: &[&str], args: &[&str]) -> Command {
+pub fn doctor(folder: &TempDir, program: &[&str], args: &[&str]) -> Command {
     let ssh = folder.path().join("ssh");
     std::fs::write(&ssh, script(&folder.path().join("old").display().to_string())).unwrap();
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
@@ -55,7 +55,7 @@ fn doctor(folder: &TempDir, program: &[&str], args: &[&str]) -> Command {
 }
 
 /// Runs the doctor with `--json`; returns its status and the findings.
-fn findings(command: &mut Command) -> (Option<i32>, Vec<Value>) {
+pub fn findings(command: &mut Command) -> (Option<i32>, Vec<Value>) {
     let Output { status, stdout, stderr } = command.arg("--json").output().unwrap();
     let json = serde_json::from_slice(&stdout);
     (
@@ -64,18 +64,18 @@ fn findings(command: &mut Command) -> (Option<i32>, Vec<Value>) {
     )
 }
 
-fn text<'v>(finding: &'v Value, field: &str) -> &'v str {
+pub fn text<'v>(finding: &'v Value, field: &str) -> &'v str {
     finding[field].as_str().unwrap_or_default()
 }
 
 /// The finding of a host about a subject.
 #[track_caller]
-fn about<'v>(findings: &'v [Value], host: &str, subject: &str) -> &'v Value {
+pub fn about<'v>(findings: &'v [Value], host: &str, subject: &str) -> &'v Value {
     let found = findings.iter().find(|finding| text(finding, "host") == host && text(finding, "subject") == subject);
     found.unwrap_or_else(|| panic!("nothing about {subject} of {host}: {findings:#?}"))
 }
 
-fn failures(findings: &[Value]) -> Vec<[&str; 2]> {
+pub fn failures(findings: &[Value]) -> Vec<[&str; 2]> {
     let failed = findings.iter().filter(|finding| text(finding, "verdict") == "FAILED");
     failed.map(|finding| [text(finding, "host"), text(finding, "subject")]).collect()
 }

@@ -2,6 +2,9 @@
 //! behaviour.
 
 mod copies;
+#[cfg(feature = "verbs")]
+#[path = "../../../tests/adapter/library.rs"]
+mod fake_adapter;
 #[path = "../../../tests/ranks/mod.rs"]
 mod ranks;
 
@@ -9,6 +12,9 @@ mod bench;
 mod bootstrap;
 mod culprit;
 mod doctor;
+#[cfg(feature = "verbs")]
+mod doctor_rails;
+mod help;
 #[cfg(feature = "verbs")]
 mod info;
 mod launcher;

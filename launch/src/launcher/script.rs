@@ -128,7 +128,7 @@ const PROGRAM: &str = "\
 /// After a normal end the first shell is killed and never runs this trap.
 const OVER: &str = "trap 'trap \"\" TERM; kill -TERM 0; \
     echo \"transom: host $_transom_name: its ranks are ended: a process of the launcher was killed, or could not be started\" \
-        \"(ulimit -u; a rank takes six)\" >&2; \
+        \"(ulimit -u; a rank takes six, and two threads)\" >&2; \
     exec rm -rf \"$_transom_folder\"' EXIT; trap exit TERM; ";
 
 /// Follows the ranks' numbers.

@@ -54,6 +54,20 @@ pub(super) struct Rail {
     retries: u8,
 }
 
+/// A rail of a rank, as [`Verbs::rails`](crate::Verbs::rails) reports it.
+///
+/// # Examples
+/// See [`Verbs`](crate::Verbs).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailInfo {
+    /// The entry of `TRANSOM_VERBS_DEVICE` that selects this rail: `DEVICE:PORT:GID_INDEX`, or `DEVICE:PORT` if packets
+    /// have no global routing header (InfiniBand).
+    pub name: String,
+    /// The port is an Ethernet port.
+    pub is_roce: bool,
+}
+
 /// Vendor number of Soft-RoCE devices.
 const SOFT_ROCE: u32 = 0xff_ffff;
 /// Vendor numbers of NVIDIA (formerly Mellanox): OUI and PCI.
@@ -186,6 +200,14 @@ impl Rail {
     pub fn initiated_and_served(&self) -> [u8; 2] {
         let limits = &self.context().limits;
         [limits.max_qp_init_rd_atom, limits.max_qp_rd_atom].map(|most| most.clamp(1, 16) as u8)
+    }
+
+    pub fn info(&self) -> RailInfo {
+        let Choice { port, gid, global, link, .. } = self.choice;
+        let name = format!("{}:{port}", self.name());
+        // A named GID adds a global routing header to the packets.
+        let name = if global { format!("{name}:{}", gid.index) } else { name };
+        RailInfo { name, is_roce: link != Link::InfiniBand }
     }
 
     /// A one-line description.

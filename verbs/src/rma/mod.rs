@@ -19,6 +19,7 @@ pub use transfer::Transfer;
 use super::VerbsError;
 use super::connect::{Core, Service};
 use super::counts::{QueuePairs, Registrations, WorkRequests};
+use super::rail::RailInfo;
 use super::settings::Settings;
 use collective::lanes::{all_gather, barrier};
 use mail::{Block, Mail};
@@ -42,6 +43,7 @@ use transom_windows::{FabricError, OobExchange};
 /// match Hybrid::<Verbs>::open(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
 ///     Ok(hybrid) => {
 ///         let verbs = hybrid.network();
+///         println!("TRANSOM_VERBS_DEVICE={}", verbs.rails()[0].name); // mlx5_0:1:3
 ///         let mut window = Window::<u64, _>::allocate(&hybrid, 0, 10)?;
 ///         let before = verbs.work_requests_to_itself();
 ///         window.lock_exclusive(0)?.put(0, &[42])?;
@@ -124,6 +126,11 @@ impl Verbs {
         let parent = Some((self.0.clone(), number));
         let team = Member::new(service, team, (node, peers), mail, member.paths.clone(), parent);
         Ok(Verbs(Arc::new(team)))
+    }
+
+    /// This rank's rails, in order. The n-th rail of a rank is connected with the n-th rail of each other rank.
+    pub fn rails(&self) -> Vec<RailInfo> {
+        self.0.service.cores().map(|core| core.rail.info()).collect()
     }
 
     /// Number of queue pairs that this rank has, and has created so far, on its own or a peer's request.
