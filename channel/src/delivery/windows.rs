@@ -241,7 +241,14 @@ impl<W: Wire> Delivery<W> {
                 }
                 going.left += 1;
                 let rail = going.rail;
-                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to, refused: None });
+                writes.jobs.entry(rail).or_default().push_back(Job {
+                    transfer,
+                    window,
+                    wanted,
+                    piece,
+                    to,
+                    refused: None,
+                });
                 self.go_on(peer);
                 self.attend(peer);
             }

@@ -301,7 +301,8 @@ impl<W: Wire> Delivery<W> {
         for peer in std::mem::take(&mut self.active) {
             let Some(link) = self.links.get_mut(&peer) else { continue };
             let is_over = |since: Option<u64>| since.is_some_and(|since| now >= since + self.settings.give_up);
-            if is_over(link.down) || is_over(link.writes.refused()) || link.outgoing.expire(now) == Expired::Unreachable {
+            let is_refused = is_over(link.down) || is_over(link.writes.refused());
+            if is_refused || link.outgoing.expire(now) == Expired::Unreachable {
                 let packets: Vec<_> = link.outgoing.drain().collect();
                 packets.into_iter().for_each(|packet| packet.give(&mut self.wire));
                 self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, Why::Unreachable));
