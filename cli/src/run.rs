@@ -49,11 +49,12 @@ pub struct Run {
     #[arg(long, short_alias = 'D', aliases = ["wd", "chdir"], value_name = "DIR", help_heading = "Ranks")]
     wdir: Option<PathBuf>,
 
-    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
-    /// spread. A host with more ranks than cores binds none. Hosts without `transom` need
-    /// `taskset`
+    /// Processors for each rank: none, a core of its own, or those of a NUMA node or of a socket, over which the ranks of
+    /// a host are spread. A host with more ranks than cores binds none. Hosts without `transom` need `taskset`
+    ///
+    /// Two jobs of one host bind their ranks to the same cores.
     #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
-    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
+    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa", "socket"]).try_map(|name| name.parse::<BindTo>()))]
     bind_to: BindTo,
 
     /// Hosts for the ranks: `a,b` distributes them evenly; `a:4,b:2` gives four places to a and two to b (--map-by)
