@@ -29,7 +29,8 @@
  * With _1 at its end, a variable holds for rank 1.
  *
  * Each completion queue with a channel appends its vector, as a line, to the file FAKE_ADAPTER/vectors, and each address handle its
- * LID to FAKE_ADAPTER/handles.
+ * LID to FAKE_ADAPTER/handles. Each address handle and each connection of a queue pair appends a line to FAKE_ADAPTER/classes: `ah` or
+ * `qp`, its service level, and its traffic class or `no GRH`.
  *
  * A datagram of 16 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, the
  * process that it happens to, and the number of the adapter or ffffffff for all, 32 bits each. Frames to a former LID are lost. At an
@@ -49,6 +50,7 @@
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -593,14 +595,25 @@ static void happen(const uint32_t *event) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Appends a number to a file that tests read. */
-static void record(const char *file, int number) {
-    char name[4096], line[16];
+/* Appends a line to a file that tests read. */
+__attribute__((format(printf, 2, 3))) static void record(const char *file, const char *format, ...) {
+    char name[4096], line[64];
     snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
     int log = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (log < 0 || write(log, line, snprintf(line, sizeof line, "%d\n", number)) < 0)
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(line, sizeof line, format, values);
+    va_end(values);
+    if (log < 0 || write(log, line, length) < 0)
         abort();
     close(log);
+}
+
+static void record_class(const char *what, const struct ibv_ah_attr *to) {
+    if (to->is_global)
+        record("classes", "%s %d %d\n", what, to->sl, to->grh.traffic_class);
+    else
+        record("classes", "%s %d no GRH\n", what, to->sl);
 }
 
 static void *serve(void *unused) {
@@ -946,7 +959,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *use
         return NULL;
     }
     if (channel)
-        record("vectors", vector);
+        record("vectors", "%d\n", vector);
     struct cq *cq = calloc(1, sizeof *cq);
     cq->public.context = context, cq->public.channel = channel, cq->public.cq_context = user, cq->public.cqe = entries;
     cq->last = &cq->first;
@@ -1065,7 +1078,7 @@ static void wait_while_held(void) {
     char name[4096];
     snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
     while (access(name, F_OK) == 0) {
-        record("held", lid);
+        record("held", "%d\n", lid);
         usleep(1000);
     }
 }
@@ -1076,6 +1089,8 @@ int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
         return EOPNOTSUPP;
     if (what & IBV_QP_AV && hold && to->ah_attr.dlid == hold)
         wait_while_held();
+    if (what & IBV_QP_AV)
+        record_class("qp", &to->ah_attr);
     pthread_mutex_lock(&mutex);
     if (what & IBV_QP_QKEY)
         qp->qkey = to->qkey;
@@ -1171,7 +1186,8 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
     ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;
-    record("handles", to->dlid);
+    record("handles", "%d\n", to->dlid);
+    record_class("ah", to);
     return &ah->public;
 }
 

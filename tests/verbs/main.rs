@@ -16,6 +16,7 @@ mod host_words;
 mod large;
 mod moved;
 mod order;
+mod packet_classes;
 mod packet_loss;
 mod ports;
 mod provider;
