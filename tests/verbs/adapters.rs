@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use transom::messages::Tag;
 use transom::provider::Chosen;
 use transom::verbs::probe;
-use transom::{Window, World};
+use transom::{Launch, Window, World};
 
 const TAG: Tag<u8> = Tag::new(1);
 /// The case of a test that a process was started for.
@@ -209,4 +209,27 @@ fn completion_vectors_are_spread_over_the_ranks() {
         assert_eq!(used, ["0", "0", "1", "2"]);
         meet(&world).unwrap();
     });
+}
+
+/// `transom run -v`: rank 0 reports each host's devices, ports, GIDs and MTU.
+#[test]
+fn verbose_job_reports_the_devices_of_each_host() {
+    let name = "verbose_job_reports_the_devices_of_each_host";
+    let gids = format!("{NORTH},{SOUTH}");
+    let variables = [("FAKE_DEVICES", "2"), ("FAKE_GID", &*gids), ("FAKE_LID_1", "7"), ("TRANSOM_VERBS_MTU", "512")];
+    let join = || drop(transom::init().unwrap());
+    for verbose in [true, false] {
+        let adapt = |launch: Launch| launch.verbose(verbose);
+        let Some(outcome) = launch_fake(Some("a,b"), 2, name, &variables, adapt, join) else { return };
+        assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+        let output = String::from_utf8_lossy(outcome.output(0));
+        let reports: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("transom: host ")).collect();
+        let expected = [
+            "a: verbs fake0, port 1, InfiniBand, GID index 0 (fe80:0:0:1::1), LID 1, MTU 512, partition 0xffff, atomics; fake1, \
+             port 1, InfiniBand, GID index 0 (fe80:0:0:2::2), LID 1, MTU 512, partition 0xffff, atomics (rank 0)",
+            "b: verbs fake0, port 1, InfiniBand, GID index 0 (fe80:0:0:1::1), LID 7, MTU 512, partition 0xffff, atomics; fake1, \
+             port 1, InfiniBand, GID index 0 (fe80:0:0:2::2), LID 7, MTU 512, partition 0xffff, atomics (rank 1)",
+        ];
+        assert_eq!(reports, if verbose { &expected[..] } else { &[] }, "{output}");
+    }
 }
