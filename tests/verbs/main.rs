@@ -22,5 +22,6 @@ mod ports;
 mod provider;
 mod rail_failures;
 mod rails;
+mod registrations;
 mod unconnected;
 mod unreached;
