@@ -596,7 +596,7 @@ static void happen(const uint32_t *event) {
 }
 
 /* Appends a line to a file that tests read. */
-__attribute__((format(printf, 2, 3))) static void record(const char *file, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void append(const char *file, const char *format, ...) {
     char name[4096], line[64];
     snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
     int log = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -609,11 +609,13 @@ __attribute__((format(printf, 2, 3))) static void record(const char *file, const
     close(log);
 }
 
+static void record(const char *file, int number) { append(file, "%d\n", number); }
+
 static void record_class(const char *what, const struct ibv_ah_attr *to) {
     if (to->is_global)
-        record("classes", "%s %d %d\n", what, to->sl, to->grh.traffic_class);
+        append("classes", "%s %d %d\n", what, to->sl, to->grh.traffic_class);
     else
-        record("classes", "%s %d no GRH\n", what, to->sl);
+        append("classes", "%s %d no GRH\n", what, to->sl);
 }
 
 static void *serve(void *unused) {
@@ -959,7 +961,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *use
         return NULL;
     }
     if (channel)
-        record("vectors", "%d\n", vector);
+        record("vectors", vector);
     struct cq *cq = calloc(1, sizeof *cq);
     cq->public.context = context, cq->public.channel = channel, cq->public.cq_context = user, cq->public.cqe = entries;
     cq->last = &cq->first;
@@ -1078,7 +1080,7 @@ static void wait_while_held(void) {
     char name[4096];
     snprintf(name, sizeof name, "%s/hold", getenv("FAKE_ADAPTER"));
     while (access(name, F_OK) == 0) {
-        record("held", "%d\n", lid);
+        record("held", lid);
         usleep(1000);
     }
 }
@@ -1186,7 +1188,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
     struct ah *ah = calloc(1, sizeof *ah);
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
     ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;
-    record("handles", "%d\n", to->dlid);
+    record("handles", to->dlid);
     record_class("ah", to);
     return &ah->public;
 }
