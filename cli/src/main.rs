@@ -48,7 +48,12 @@ Examples:
   transom verify 'W W | R R | TW'   checks the lock under every schedule of these requests";
 
 fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
+    let words: Vec<_> = std::env::args_os().collect();
+    let parsed = Cli::try_parse_from(&words).or_else(|error| match run::with_n_for_np(words, &error) {
+        Some(words) => Cli::try_parse_from(words),
+        None => Err(error),
+    });
+    let Cli { command } = parsed.unwrap_or_else(|error| error.exit());
     let logging = transom::log_from_env();
     let result = match (command, logging) {
         // `info` itself shows mistakes in variables.

@@ -4,6 +4,8 @@ use crate::bench::Usage;
 use crate::complain;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
+use std::convert::Infallible;
 use std::error::Error;
 use std::ffi::OsStr;
 use std::ffi::OsString;
@@ -31,8 +33,12 @@ use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchEr
 #[command(after_help = AFTER)]
 pub struct Run {
     /// Number of ranks
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS", help_heading = "Ranks")]
+    #[arg(short = 'n', long = "ranks", aliases = ["np", "ntasks"], value_name = "RANKS", help_heading = "Ranks")]
     ranks: usize,
+
+    /// The number of nodes (srun), or of ranks on each (mpirun): refused
+    #[arg(short = 'N', long = "nodes", hide = true, value_parser = refuse_nodes)]
+    _nodes: Option<Infallible>,
 
     /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
     /// may be repeated
@@ -40,14 +46,15 @@ pub struct Run {
     env: Vec<OsString>,
 
     /// Folder in which the ranks start, on hosts too; a relative program is relative to it [default: this folder]
-    #[arg(long, value_name = "DIR", help_heading = "Ranks")]
+    #[arg(long, short_alias = 'D', aliases = ["wd", "chdir"], value_name = "DIR", help_heading = "Ranks")]
     wdir: Option<PathBuf>,
 
-    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
-    /// spread. A host with more ranks than cores binds none. Hosts without `transom` need
-    /// `taskset`
+    /// Processors for each rank: none, a core of its own, or those of a NUMA node or of a socket, over which the ranks of
+    /// a host are spread. A host with more ranks than cores binds none. Hosts without `transom` need `taskset`
+    ///
+    /// Two jobs of one host bind their ranks to the same cores.
     #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
-    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
+    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa", "socket"]).try_map(|name| name.parse::<BindTo>()))]
     bind_to: BindTo,
 
     /// Hosts for the ranks: `a,b` distributes them evenly; `a:4,b:2` gives four places to a and two to b (--map-by)
@@ -55,7 +62,8 @@ pub struct Run {
     /// `none` starts all ranks here. Without this option and --hostfile, the hosts are those of the batch job in which
     /// this command runs: SLURM_JOB_NODELIST with SLURM_TASKS_PER_NODE, PBS_NODEFILE, LSB_DJOB_HOSTFILE, LSB_HOSTS or
     /// PE_HOSTFILE. Ranks start here, without ssh, if that list or the file names only this machine.
-    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true, value_parser = hosts_or_none, help_heading = "Hosts")]
+    #[arg(long, short_alias = 'H', alias = "host", value_name = "HOSTS", allow_hyphen_values = true)]
+    #[arg(value_parser = hosts_or_none, help_heading = "Hosts")]
     hosts: Option<Hosts>,
 
     /// File with a host in each line: `node1`, `node1 slots=4` (Open MPI) or `node1:4` (MPICH); `#` begins a comment
@@ -71,7 +79,8 @@ pub struct Run {
 
     /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
     /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
-    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all", help_heading = "Output")]
+    #[arg(long, short_alias = 'l', aliases = ["label", "tag-output"], value_name = "WHICH", help_heading = "Output")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
@@ -123,6 +132,14 @@ Processes that ranks leave behind are killed. On hosts, those that have left the
 they have closed the rank's stdout and stderr.
 A program that a rank starts is not a rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
 may be nested three deep.
+
+Other names of options, as mpirun and srun have them:
+  -np, --np, --ntasks          -n
+  --wd, --chdir, -D            --wdir
+  --host, -H                   --hosts
+  --machinefile                --hostfile
+  --label, -l, --tag-output    --output-prefix
+  --timestamp-output           --timestamps
 
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program belong to the program
@@ -250,6 +267,23 @@ fn some_of(hosts: &HostList) -> String {
 /// Parses the value of `--hosts`.
 pub fn hosts_or_none(text: &str) -> Result<Hosts, HostListError> {
     if text == "none" { Ok(Hosts::Here) } else { text.parse().map(Hosts::On) }
+}
+
+/// Refuses the value of `-N`, and names the options that do what it does elsewhere.
+fn refuse_nodes(_: &str) -> Result<Infallible, &'static str> {
+    Err("not supported; name the nodes (--hosts a,b), or give each the same number of ranks (--map-by ppr:2:node)")
+}
+
+/// The command line with `-n` for mpirun's `-np`, if this error of the parser shows that `-np` stands among the options.
+///
+/// The parser reads that word as `-n p`, which no number of ranks is. It leaves the program's own `-np` alone.
+pub fn with_n_for_np(mut words: Vec<OsString>, error: &clap::Error) -> Option<Vec<OsString>> {
+    let value = error.get(ContextKind::InvalidValue);
+    if words.get(1)? != "run" || !matches!(value, Some(ContextValue::String(value)) if value == "p") {
+        return None;
+    }
+    *words.iter_mut().find(|word| *word == "-np")? = "-n".into();
+    Some(words)
 }
 
 /// Parses the value of `--timeout`.

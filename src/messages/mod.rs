@@ -355,7 +355,7 @@ impl World {
             Ok(rest) => rest,
             Err(over) => return Ok(over),
         };
-        let started = try_request_send(comm, to, tag, data.hold(), B::back);
+        let started = try_request_send(comm, to, tag, data.hold().read_only(), B::back);
         started.unwrap_or_else(|error| Ok(Request::over(Err(Failed { error, buffer: None }))))
     }
 
@@ -364,7 +364,7 @@ impl World {
             Ok(rest) => rest,
             Err(over) => return over,
         };
-        let started = request_send(comm, None, to, tag, data.hold(), sync, B::back);
+        let started = request_send(comm, None, to, tag, data.hold().read_only(), sync, B::back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 

@@ -241,7 +241,7 @@ impl Pipe {
     /// ```
     #[must_use = "wait for it, or `drop` it: a dropped put completes"]
     pub fn start_put<B: OwnedBuffer<u8>>(&self, buffer: B) -> Request<'static, B> {
-        let bytes = buffer.hold();
+        let bytes = buffer.hold().read_only();
         let length = bytes.len();
         self.start("start_put", B::back, |engine| engine.pipe_start_put(self.id, bytes, length))
     }

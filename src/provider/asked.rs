@@ -1,7 +1,7 @@
 //! Environment variables that select the provider.
 
 use super::ProviderError;
-use super::table::{EXPECTED, ROWS};
+use super::table::{EXPECTED, ROWS, Row};
 use std::str::FromStr;
 use transom_launch::variables::{SetBy, Variable, readable};
 use transom_windows::OobExchange;
@@ -27,11 +27,19 @@ impl FromStr for Choice {
         if text.trim() == "auto" {
             return Ok(Choice(None));
         }
-        match ROWS.iter().find(|row| row.name == text.trim()) {
-            Some(row) if row.built => Ok(Choice(Some(row.name))),
-            Some(row) => Err(format!("this build has no {0} provider; build with the cargo feature `{0}`", row.name)),
-            None => Err("no such provider".into()),
-        }
+        named(text.trim(), ROWS).map(|name| Choice(Some(name)))
+    }
+}
+
+/// The name of a provider of this build.
+fn named(name: &str, rows: &[Row]) -> Result<&'static str, String> {
+    match rows.iter().find(|row| row.name == name) {
+        Some(row) if row.built => Ok(row.name),
+        Some(Row { name, .. }) => Err(format!(
+            "this build has no {name} provider; build with the cargo feature `{name}`, or set TRANSOM_FABRIC=tcp, which every \
+             build has"
+        )),
+        None => Err("no such provider".into()),
     }
 }
 
@@ -77,6 +85,18 @@ fn chosen(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn provider_that_the_build_lacks_is_refused() {
+        let rows = &[Row { name: "verbs", built: false }, Row { name: "tcp", built: true }];
+        assert_eq!(named("tcp", rows), Ok("tcp"));
+        let why = "this build has no verbs provider; build with the cargo feature `verbs`, or set TRANSOM_FABRIC=tcp, which every \
+                   build has";
+        assert_eq!(named("verbs", rows), Err(why.into()));
+        assert_eq!(named("vebs", rows), Err("no such provider".into()));
+        assert!("tcp".parse::<Choice>() == Ok(Choice(Some("tcp"))), "every build has tcp");
+        assert_eq!("verbs".parse::<Choice>().is_ok(), cfg!(feature = "verbs"));
+    }
 
     #[test]
     fn network_of_all_ranks_is_chosen_unless_named() {

@@ -31,7 +31,8 @@
  * With _1 at its end, a variable holds for rank 1.
  *
  * Each completion queue with a channel appends its vector, as a line, to the file FAKE_ADAPTER/vectors, and each address handle its
- * LID to FAKE_ADAPTER/handles.
+ * LID to FAKE_ADAPTER/handles. Each address handle and each connection of a queue pair appends a line to FAKE_ADAPTER/classes: `ah` or
+ * `qp`, its service level, and its traffic class or `no GRH`.
  *
  * A datagram of 16 bytes to the sockets of all processes is an asynchronous event: its type, the new LID of the ports or 0, the
  * process that it happens to, and the number of the adapter or ffffffff for all, 32 bits each. Frames to a former LID are lost. At an
@@ -51,6 +52,7 @@
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -602,14 +604,27 @@ static void happen(const uint32_t *event) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Appends a number to a file that tests read. */
-static void record(const char *file, int number) {
-    char name[4096], line[16];
+/* Appends a line to a file that tests read. */
+__attribute__((format(printf, 2, 3))) static void append(const char *file, const char *format, ...) {
+    char name[4096], line[64];
     snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
     int log = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (log < 0 || write(log, line, snprintf(line, sizeof line, "%d\n", number)) < 0)
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(line, sizeof line, format, values);
+    va_end(values);
+    if (log < 0 || write(log, line, length) < 0)
         abort();
     close(log);
+}
+
+static void record(const char *file, int number) { append(file, "%d\n", number); }
+
+static void record_class(const char *what, const struct ibv_ah_attr *to) {
+    if (to->is_global)
+        append("classes", "%s %d %d\n", what, to->sl, to->grh.traffic_class);
+    else
+        append("classes", "%s %d no GRH\n", what, to->sl);
 }
 
 static void *serve(void *unused) {
@@ -1094,6 +1109,8 @@ int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
         return EOPNOTSUPP;
     if (what & IBV_QP_AV && hold && to->ah_attr.dlid == hold)
         wait_while_held();
+    if (what & IBV_QP_AV)
+        record_class("qp", &to->ah_attr);
     pthread_mutex_lock(&mutex);
     if (what & IBV_QP_QKEY)
         qp->qkey = to->qkey;
@@ -1190,6 +1207,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *to) {
     ah->public.context = pd->context, ah->public.pd = pd, ah->dlid = to->dlid;
     ah->dgid = to->is_global ? to->grh.dgid.raw[15] : 0;
     record("handles", to->dlid);
+    record_class("ah", to);
     return &ah->public;
 }
 

@@ -58,6 +58,19 @@ pub fn run_fake(
     variables: &[(&str, &str)],
     body: impl Fn(),
 ) -> Option<Outcome> {
+    launch_fake(hosts, size, name, variables, |launch| launch, body)
+}
+
+/// [`run_fake`] with a launcher that `adapt` changes.
+#[track_caller]
+pub fn launch_fake(
+    hosts: Option<&str>,
+    size: usize,
+    name: &str,
+    variables: &[(&str, &str)],
+    adapt: impl Fn(Launch) -> Launch,
+    body: impl Fn(),
+) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
         body();
         return None;
@@ -80,22 +93,23 @@ pub fn run_fake(
         ("FAKE_ADAPTER", sockets.path().to_str().expect("a path in UTF-8")),
     ];
     let variables: Vec<_> = fake.into_iter().chain(variables.iter().copied()).collect();
-    run_on(hosts, size, name, &variables, body)
+    run_on(hosts, size, name, &variables, adapt, body)
 }
 
 /// Runs `body` in processes, as ranks that have not joined yet. Returns the outcome in the process that starts them.
 #[track_caller]
 pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
-    run_on(None, size, name, variables, body)
+    run_on(None, size, name, variables, |launch| launch, body)
 }
 
-/// [`run`] on several hosts, which may be names of this one.
+/// [`run`] on several hosts, which may be names of this one, with a launcher that `adapt` changes.
 #[track_caller]
 fn run_on(
     hosts: Option<&str>,
     size: usize,
     name: &str,
     variables: &[(&str, &str)],
+    adapt: impl Fn(Launch) -> Launch,
     body: impl Fn(),
 ) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
@@ -116,7 +130,7 @@ fn run_on(
     if let Some(hosts) = hosts {
         copies = copies.hosts(hosts.parse().expect("a list of hosts"));
     }
-    let outcome = copies.run().expect("copies of the test program start");
+    let outcome = adapt(copies).run().expect("copies of the test program start");
     has_run(&full, &outcome);
     Some(outcome)
 }

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 use transom::messages::{Error, Tag};
 use transom::pipe::{Config, Fault, Pipe, Step};
-use transom::{Status, World};
+use transom::{Buffer, Status, World};
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
 
@@ -170,6 +170,30 @@ fn owned_put_buffer_is_got_piece_by_piece() {
                 got += pipe.get(&mut [&mut into[got..]]).unwrap().expect("the stream should not have ended");
             }
             assert!(into == stretch(0, 1, 0, length));
+        }
+    });
+}
+
+/// A buffer of the world, which adapters know already, is put, and the stream is read into another one.
+#[test]
+fn world_buffer_is_put_and_read_into() {
+    on(&[2], "world_buffer_is_put_and_read_into", |world| {
+        let (me, other) = (world.rank(), 1 - world.rank());
+        for step in STEPS {
+            let pipe = world.pipe_with(other, stepping(step)).unwrap();
+            let mut at = 0;
+            for length in [1, 5000, 300_000] {
+                let (mut mine, mut room) = (world.buffer(length).unwrap(), world.buffer(length).unwrap());
+                mine.copy_from_slice(&stretch(me, other, at, length));
+                let start = mine.as_ptr();
+                let put = pipe.start_put(mine);
+                (&mut &pipe).read_exact(&mut room).unwrap();
+                assert!(room[..] == stretch(other, me, at, length), "{step:?}, {length} bytes from offset {at} on");
+                let mine: Buffer<u8> = put.wait().unwrap();
+                assert_eq!((mine.as_ptr(), mine.len()), (start, length), "{step:?}");
+                assert!(mine[..] == stretch(me, other, at, length), "{step:?}: the buffer that was put has changed");
+                at += length;
+            }
         }
     });
 }

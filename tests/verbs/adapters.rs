@@ -1,4 +1,5 @@
-//! Selection of adapters, on fake ones: near ones in turn, rails in one subnet, and none that lacks what a job needs.
+//! Selection of adapters, on fake ones: near ones in turn, rails in one subnet, and none that lacks what a job needs. Use of the
+//! selected rails, and their report.
 
 use crate::adapter::*;
 use std::path::Path;
@@ -6,7 +7,7 @@ use tempfile::TempDir;
 use transom::messages::Tag;
 use transom::provider::Chosen;
 use transom::verbs::probe;
-use transom::{Window, World};
+use transom::{Launch, Op, Window, World};
 
 const TAG: Tag<u8> = Tag::new(1);
 /// The case of a test that a process was started for.
@@ -93,6 +94,45 @@ fn rails_are_paired_by_subnet() {
         assert!(moved(&world).1 > 0, "the second rail moved nothing");
         meet(&world).unwrap();
     });
+}
+
+/// Puts are divided among rails that messages have connected, but not with `stripe=binding`.
+#[test]
+fn stripe_binding_puts_by_the_first_rail() {
+    const LEN: usize = 1 << 20;
+    let rows = ["stripe=binding", "stripe=even"];
+    // A copy was started for one of the rows.
+    let rows = if std::env::var_os(ROLE).is_some() { &rows[..1] } else { &rows };
+    for stripe in rows {
+        let variables = [("FAKE_DEVICES", "2"), ("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", stripe)];
+        on_fake(None, 2, "stripe_binding_puts_by_the_first_rail", &variables, |world| {
+            let (me, other) = (world.rank(), 1 - world.rank());
+            let is_bound = std::env::var("TRANSOM_MESSAGES").unwrap() == "stripe=binding";
+            let mut is_connected = [0];
+            while is_connected == [0] {
+                let mut came = vec![0; LEN];
+                world.sendrecv(other, TAG, &vec![me as u8; LEN], other, TAG, &mut came).unwrap();
+                assert!(came == vec![other as u8; LEN], "received message differs");
+                // Messages of rank 0 use the first rail alone if they are bound.
+                is_connected = [u8::from(moved(&world).1 > 0 || (is_bound && me == 0))];
+                world.all_reduce(&mut is_connected, Op::Min).unwrap();
+            }
+            let mut window: Window<u8> = world.allocate(LEN).unwrap();
+            for round in 0..8 {
+                let epoch = window.lock_exclusive(other).unwrap();
+                epoch.put(0, &vec![round + me as u8; LEN]).unwrap();
+                epoch.unlock().unwrap();
+            }
+            window.fence().unwrap();
+            assert!(window.local().read(0, LEN).unwrap() == vec![7 + other as u8; LEN], "put differs");
+            let divided = verbs(&world).divided_bytes();
+            assert!(
+                divided.len() == 2 && divided.iter().all(|bytes| (*bytes == 0) == is_bound),
+                "rank {me}: {divided:?}"
+            );
+            meet(&world).unwrap();
+        });
+    }
 }
 
 #[test]
@@ -210,4 +250,27 @@ fn completion_vectors_are_spread_over_the_ranks() {
         assert_eq!(used, ["0", "0", "1", "2"]);
         meet(&world).unwrap();
     });
+}
+
+/// `transom run -v`: rank 0 reports each host's devices, ports, GIDs and MTU.
+#[test]
+fn verbose_job_reports_the_devices_of_each_host() {
+    let name = "verbose_job_reports_the_devices_of_each_host";
+    let gids = format!("{NORTH},{SOUTH}");
+    let variables = [("FAKE_DEVICES", "2"), ("FAKE_GID", &*gids), ("FAKE_LID_1", "7"), ("TRANSOM_VERBS_MTU", "512")];
+    let join = || drop(transom::init().unwrap());
+    for verbose in [true, false] {
+        let adapt = |launch: Launch| launch.verbose(verbose);
+        let Some(outcome) = launch_fake(Some("a,b"), 2, name, &variables, adapt, join) else { return };
+        assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+        let output = String::from_utf8_lossy(outcome.output(0));
+        let reports: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("transom: host ")).collect();
+        let expected = [
+            "a: verbs fake0, port 1, InfiniBand, GID index 0 (fe80:0:0:1::1), LID 1, MTU 512, partition 0xffff, atomics; fake1, \
+             port 1, InfiniBand, GID index 0 (fe80:0:0:2::2), LID 1, MTU 512, partition 0xffff, atomics (rank 0)",
+            "b: verbs fake0, port 1, InfiniBand, GID index 0 (fe80:0:0:1::1), LID 7, MTU 512, partition 0xffff, atomics; fake1, \
+             port 1, InfiniBand, GID index 0 (fe80:0:0:2::2), LID 7, MTU 512, partition 0xffff, atomics (rank 1)",
+        ];
+        assert_eq!(reports, if verbose { &expected[..] } else { &[] }, "{output}");
+    }
 }

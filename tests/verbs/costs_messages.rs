@@ -85,7 +85,7 @@ fn connections_go_to_the_busiest_peers() {
     if skipped("messages by datagrams and connections") {
         return;
     }
-    let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
+    let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2";
     let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_INTRANODE", "off")];
     on_verbs(3, "connections_go_to_the_busiest_peers", &chosen, |world| {
         const NUMBERS: Tag<u32> = Tag::new(4);

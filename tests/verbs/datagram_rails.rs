@@ -121,13 +121,18 @@ fn messages_go_on_without_addresses_on_a_rail() {
     });
 }
 
-/// Each rail has 320 slots of 128 bytes for connection requests. It has 1,024 receive buffers of 4,096 bytes with the GRH, in
-/// cache lines, and 4 x 64 slots of 4,096 bytes to send from.
+/// Each rail has 320 slots of 128 bytes for connection requests. It has 1,024 (`ud_buffers`) receive buffers of 4,096 bytes with
+/// the GRH, in cache lines, and 4 x 64 slots of 4,096 bytes to send from.
 #[test]
 fn each_rail_of_datagrams_registers_its_buffers() {
     const EACH: usize = 320 * 128 + 1024 * 4160 + 256 * 4096;
-    let rows =
-        [("fake0", "ud", EACH), ("fake0,fake1", "ud", 2 * EACH), ("fake0,fake1,fake2", "paths=both", EACH + 81_920)];
+    let rows = [
+        ("fake0", "ud", EACH),
+        ("fake0,fake1", "ud", 2 * EACH),
+        ("fake0,fake1,fake2", "paths=both", EACH + 81_920),
+        ("fake0", "ud,ud_buffers=64", 320 * 128 + 64 * 4160 + 256 * 4096),
+        ("fake0", "ud,ud_buffers=2048", EACH + 1024 * 4160),
+    ];
     // A copy was started for one of the rows.
     let rows = if std::env::var_os(ROLE).is_some() { &rows[..1] } else { &rows };
     for (devices, paths, bytes) in rows {

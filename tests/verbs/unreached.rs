@@ -35,17 +35,28 @@ fn unreached_host_is_named_within_half_a_minute() {
     });
 }
 
+/// The sender's error names the peer, and its stderr the ports and what to check. The receiver fails once the sender leaves.
 #[test]
 fn message_to_an_unreached_host_fails() {
     let deaf = [("FAKE_DEAF", "1")];
-    on_fake(Some("a,b"), 2, "message_to_an_unreached_host_fails", &deaf, |world| {
+    let exchange = || {
+        let world = transom::init().unwrap();
         let (began, other) = (Instant::now(), 1 - world.rank());
-        let error = match world.rank() {
-            0 => world.ssend(other, Tag::new(1), &[1_u8]).unwrap_err(),
-            _ => world.recv(other, Tag::<u8>::new(1)).map(drop).unwrap_err(),
+        let (error, expected) = match world.rank() {
+            0 => (world.ssend(other, Tag::new(1), &[1_u8]).unwrap_err(), "rank 1 was cut off: neither shared memory"),
+            _ => (world.recv(other, Tag::<u8>::new(1)).map(drop).unwrap_err(), "rank 0 dropped its `World`"),
         };
         assert!(began.elapsed() < Duration::from_secs(40), "{error} after {:?}", began.elapsed());
-    });
+        let error = whole(&error);
+        assert!(error.starts_with(expected), "{error}, expected {expected}");
+    };
+    let Some(outcome) = run_fake(Some("a,b"), 2, "message_to_an_unreached_host_fails", &deaf, exchange) else { return };
+    assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+    let why = "transom: rank 0 cannot send to rank 1: no datagram of rank 1 arrived for 20s, though its process runs. This port: \
+               LID 1, GID fe80::1; partition key 0xffff. The port of rank 1: LID 1, GID fe80::1. Check: are both ports in one \
+               subnet and partition, and is the subnet manager running? `TRANSOM_FABRIC=tcp` does without RDMA\n";
+    let output = String::from_utf8_lossy(outcome.output(0));
+    assert_eq!(output.matches(why).count(), 1, "{output}");
 }
 
 /// The device promises order to itself, where it is asked at the start, but not on the connection to a peer.

@@ -78,3 +78,18 @@ impl VerbsError {
 }
 
 transom_windows::joins_error!(VerbsError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error has the commands that make a device of an Ethernet port.
+    #[test]
+    fn missing_device_error_says_what_to_do() {
+        let without = "this machine has no RDMA device that can be opened, which `ibv_devices` would list; TRANSOM_FABRIC=tcp needs \
+                       none, and on Ethernet `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0` makes one";
+        assert_eq!(VerbsError::NoDevice { source: None }.to_string(), without);
+        let source = std::io::Error::other("the reason");
+        assert_eq!(VerbsError::NoDevice { source: Some(source) }.to_string(), format!("{without} (the reason)"));
+    }
+}

@@ -406,7 +406,9 @@ fn program_that_cannot_start_is_explained() {
         (&["-n", "2"], 2, "PROGRAM"),
         (&["--bogus", "-n", "2", "true"], 2, "unexpected argument '--bogus'"),
         (&["-n", "2", "--bogus", "true"], 2, "unexpected argument '--bogus'"),
-        (&["-np", "2", "true"], 2, "invalid value 'p' for '--ranks"),
+        (&["-np", "two", "true"], 2, "invalid value 'two' for '--ranks"),
+        (&["-n", "p", "true", "-np"], 2, "invalid value 'p' for '--ranks"),
+        (&["-N", "2", "-n", "2", "true"], 2, "name the nodes (--hosts a,b)"),
         (&["true"], 2, "--ranks"),
     ] {
         let ended = run(args);

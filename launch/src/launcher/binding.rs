@@ -24,10 +24,14 @@ pub enum BindTo {
     Core,
     /// Each rank to the processors of a NUMA node; the ranks of a host are spread over its nodes in blocks.
     Numa,
+    /// Each rank to the processors of a socket (physical package); the ranks of a host are spread over its sockets in
+    /// blocks.
+    Socket,
 }
 
 impl BindTo {
-    const NAMES: [(&'static str, BindTo); 3] = [("none", BindTo::None), ("core", BindTo::Core), ("numa", BindTo::Numa)];
+    const NAMES: [(&'static str, BindTo); 4] =
+        [("none", BindTo::None), ("core", BindTo::Core), ("numa", BindTo::Numa), ("socket", BindTo::Socket)];
 }
 
 impl fmt::Display for BindTo {
@@ -41,7 +45,7 @@ impl FromStr for BindTo {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, bind)| *bind).ok_or("expected none, core or numa")
+        named.map(|(_, bind)| *bind).ok_or("expected none, core, numa or socket")
     }
 }
 
@@ -52,41 +56,53 @@ struct Core {
     processors: Vec<usize>,
     /// Its NUMA node; 0 if the system does not tell.
     node: usize,
+    /// Its socket; 0 if the system does not tell.
+    socket: usize,
 }
 
 /// The processors of each rank on this machine; `None` if the ranks are not bound.
 pub(super) fn here(bind: BindTo, ranks: usize) -> Option<Vec<Vec<usize>>> {
-    (bind != BindTo::None).then(cores).and_then(|cores| assign(bind, ranks, &cores))
+    if bind == BindTo::None {
+        return None;
+    }
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let allowed = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor));
+    assign(bind, ranks, &cores(allowed, "/sys/devices/system/cpu"))
 }
 
 fn assign(bind: BindTo, ranks: usize, cores: &[Core]) -> Option<Vec<Vec<usize>>> {
     if ranks > cores.len() {
         return None;
     }
-    let of_node = |node: usize| {
-        let of_node = cores.iter().filter(|core| core.node == node);
-        of_node.flat_map(|core| core.processors.iter().copied()).collect()
+    // Ranks are spread over all cores; each gets the whole node or socket of its core.
+    let of_group = |rank: usize, group: fn(&Core) -> usize| {
+        let own = group(&cores[rank * cores.len() / ranks]);
+        let of_group = cores.iter().filter(|core| group(core) == own);
+        of_group.flat_map(|core| core.processors.iter().copied()).collect()
     };
     (0..ranks)
         .map(|rank| match bind {
             BindTo::None => None,
             BindTo::Core => Some(cores[rank].processors.clone()),
-            BindTo::Numa => Some(of_node(cores[rank * cores.len() / ranks].node)),
+            BindTo::Numa => Some(of_group(rank, |core| core.node)),
+            BindTo::Socket => Some(of_group(rank, |core| core.socket)),
         })
         .collect()
 }
 
-/// The cores that this process may use, in the order of their first processors.
-fn cores() -> Vec<Core> {
-    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+/// The cores of the allowed processors, which ascend, as the kernel describes them in this folder.
+fn cores(allowed: impl Iterator<Item = usize>, system: &str) -> Vec<Core> {
     let mut cores: Vec<(Vec<usize>, Core)> = Vec::new();
-    for processor in (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)) {
-        let folder = format!("/sys/devices/system/cpu/cpu{processor}");
+    for processor in allowed {
+        let folder = format!("{system}/cpu{processor}");
         let siblings = std::fs::read_to_string(format!("{folder}/topology/thread_siblings_list"));
         let siblings = siblings.ok().map_or_else(|| vec![processor], |text| list(&text));
         match cores.iter_mut().find(|(others, _)| *others == siblings) {
             Some((_, core)) => core.processors.push(processor),
-            None => cores.push((siblings, Core { processors: vec![processor], node: node_in(&folder) })),
+            None => {
+                let core = Core { processors: vec![processor], node: node_in(&folder), socket: socket_in(&folder) };
+                cores.push((siblings, core));
+            }
         }
     }
     cores.into_iter().map(|(_, core)| core).collect()
@@ -97,6 +113,12 @@ fn node_in(folder: &str) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
     entries.filter_map(|entry| number(entry.file_name())).next().unwrap_or(0)
+}
+
+/// The socket of the processor that this folder describes. Some systems give -1.
+fn socket_in(folder: &str) -> usize {
+    let number = std::fs::read_to_string(format!("{folder}/topology/physical_package_id")).unwrap_or_default();
+    number.trim().parse().unwrap_or(0)
 }
 
 /// Parses the kernel's form of a list, such as `0-2,8`.
@@ -133,15 +155,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_assigned_to_cores_and_nodes() {
-        let core = |processors: &[usize], node| Core { processors: processors.to_vec(), node };
-        let cores = [core(&[0, 4], 0), core(&[1, 5], 0), core(&[2, 6], 1), core(&[3, 7], 1)];
+    fn ranks_are_assigned_to_cores_nodes_and_sockets() {
+        let core = |processors: &[usize], node, socket| Core { processors: processors.to_vec(), node, socket };
+        // Two sockets; the first has two NUMA nodes.
+        let cores = [core(&[0, 4], 0, 0), core(&[1, 5], 1, 0), core(&[2, 6], 2, 3), core(&[3, 7], 2, 3)];
         assert_eq!(assign(BindTo::Core, 3, &cores).unwrap(), [[0, 4], [1, 5], [2, 6]]);
-        assert_eq!(assign(BindTo::Numa, 2, &cores).unwrap(), [[0, 4, 1, 5], [2, 6, 3, 7]]);
-        assert_eq!(assign(BindTo::Numa, 3, &cores).unwrap(), [[0, 4, 1, 5], [0, 4, 1, 5], [2, 6, 3, 7]]);
-        assert_eq!(assign(BindTo::Core, 5, &cores), None, "more ranks than cores");
+        assert_eq!(assign(BindTo::Numa, 2, &cores).unwrap(), [&[0, 4][..], &[2, 6, 3, 7]]);
+        assert_eq!(assign(BindTo::Numa, 3, &cores).unwrap(), [&[0, 4][..], &[1, 5], &[2, 6, 3, 7]]);
+        assert_eq!(assign(BindTo::Socket, 1, &cores).unwrap(), [[0, 4, 1, 5]]);
+        assert_eq!(assign(BindTo::Socket, 2, &cores).unwrap(), [[0, 4, 1, 5], [2, 6, 3, 7]]);
+        assert_eq!(assign(BindTo::Socket, 3, &cores).unwrap(), [[0, 4, 1, 5], [0, 4, 1, 5], [2, 6, 3, 7]]);
+        for bind in [BindTo::Core, BindTo::Numa, BindTo::Socket] {
+            assert_eq!(assign(bind, 5, &cores), None, "{bind}: more ranks than cores");
+        }
         assert_eq!(assign(BindTo::None, 1, &cores), None);
         assert_eq!(list("0-2,8\n"), [0, 1, 2, 8]);
         assert_eq!(list("x,1-,3"), [3]);
+    }
+
+    #[test]
+    fn cores_are_read_from_the_kernels_files() {
+        let system = std::env::temp_dir().join(format!("cores-{}", std::process::id()));
+        for (processor, siblings, node, socket) in [
+            (0, "0,4", 0, "0"),
+            (1, "1,5", 1, "0"),
+            (2, "2,6", 2, "3"),
+            (4, "0,4", 0, "0"),
+            (6, "2,6", 2, "3"),
+            (7, "7", 3, "-1"),
+        ] {
+            let folder = system.join(format!("cpu{processor}"));
+            std::fs::create_dir_all(folder.join("topology")).unwrap();
+            std::fs::create_dir(folder.join(format!("node{node}"))).unwrap();
+            std::fs::write(folder.join("topology/thread_siblings_list"), format!("{siblings}\n")).unwrap();
+            std::fs::write(folder.join("topology/physical_package_id"), format!("{socket}\n")).unwrap();
+        }
+        let core = |processors: &[usize], node, socket| Core { processors: processors.to_vec(), node, socket };
+        let expected = [core(&[0, 4], 0, 0), core(&[2, 6], 2, 3), core(&[7], 3, 0), core(&[9], 0, 0)];
+        assert_eq!(cores([0, 2, 4, 6, 7, 9].into_iter(), system.to_str().unwrap()), expected);
+        std::fs::remove_dir_all(system).unwrap();
+    }
+
+    #[test]
+    fn names_are_parsed_and_shown() {
+        for (name, bind) in
+            [("none", BindTo::None), ("core", BindTo::Core), ("numa", BindTo::Numa), ("socket", BindTo::Socket)]
+        {
+            assert_eq!((name.parse(), bind.to_string().as_str()), (Ok(bind), name));
+        }
     }
 }

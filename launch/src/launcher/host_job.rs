@@ -217,7 +217,7 @@ mod tests {
         assert!((0..whole.len()).all(|len| HostJob::decode(&whole[..len]).is_err()));
         for (from, to, why) in [
             ("\x001\0c\0", "\x0018446744073709551615\0c\0", "it ends too early"),
-            ("\0none\0", "\0all\0", "expected none, core or numa"),
+            ("\0none\0", "\0all\0", "expected none, core, numa or socket"),
             ("\x003\x001\0TRANSOM_RANK\x003\0", "\x007\x001\0TRANSOM_RANK\x007\0", "its ranks do not ascend"),
             ("\0A\0b\0", "\0A\0b\0c\0", "is not a number"),
             ("\x007\x001\0", "\x007\x000\0", "more words than expected"),

@@ -86,10 +86,10 @@ const INPUT: &str = "\
         _transom_helpers=\"$_transom_helpers $!\"; exec </dev/null 6<&- 9<&-; }; ";
 
 /// `_transom_find MODE RANKS` lists in `_transom_places` the processors of each core that this host's ranks may use, or
-/// with the mode `numa` those of its NUMA node. `taskset` tells which are allowed and online. `_transom_place MODE RANK`
-/// sets `_transom_bound` to those of a local rank, empty if it is not bound.
+/// with the modes `numa` and `socket` those of its NUMA node or socket. `taskset` tells which are allowed and online.
+/// `_transom_place MODE RANK` sets `_transom_bound` to those of a local rank, empty if it is not bound.
 ///
-/// A core is known by its first processor. `_transom_in_KEY` has the allowed processors of a core or node, and
+/// A core is known by its first processor. `_transom_in_KEY` has the allowed processors of a core, node or socket, and
 /// `_transom_of_CORE` has the key for a core. The kernel gives its lists only to a reader of whole files, which `read`
 /// is not.
 const BINDING: &str = "\
@@ -100,8 +100,10 @@ const BINDING: &str = "\
             _transom_folder_of=/sys/devices/system/cpu/cpu$_transom_cpu; \
             _transom_core=$(cat $_transom_folder_of/topology/thread_siblings_list) || _transom_core=$_transom_cpu; \
             _transom_core=${_transom_core%%[,-]*}; _transom_key=c$_transom_core; \
-            if [ $_transom_mode = numa ]; then for _transom_key in $_transom_folder_of/node[0-9]*; do break; done; \
-                _transom_key=n${_transom_key##*/node}; case $_transom_key in *\\*) _transom_key=n0;; esac; fi; \
+            case $_transom_mode in numa) for _transom_key in $_transom_folder_of/node[0-9]*; do break; done; \
+                _transom_key=n${_transom_key##*/node};; \
+            socket) _transom_key=s$(cat $_transom_folder_of/topology/physical_package_id);; esac; \
+            case $_transom_key in ?*[!0-9]*|?) _transom_key=g0;; esac; \
             case \" $_transom_cores \" in *\" $_transom_core \"*) ;; *) \
                 _transom_cores=\"$_transom_cores $_transom_core\"; _transom_count=$((_transom_count + 1));; esac; \
             eval \"_transom_of_$_transom_core=$_transom_key; _transom_value=\\$_transom_in_$_transom_key\"; \
@@ -111,7 +113,7 @@ const BINDING: &str = "\
         for _transom_core in $_transom_cores; do eval \"_transom_key=\\$_transom_of_$_transom_core\"; \
             eval \"_transom_places=\\\"\\$_transom_places \\$_transom_in_$_transom_key\\\"\"; done; } 2>/dev/null; \
     _transom_place() { _transom_bound=; [ -n \"$_transom_places\" ] || return 0; _transom_at=$2; \
-        [ $1 != numa ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
+        [ $1 = core ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
         set -- $_transom_places; shift $_transom_at; _transom_bound=$1; }; ";
 
 /// `_transom_program PATH PROGRAM` returns if the program exists. Otherwise it names the program and the host, and exits
@@ -329,38 +331,49 @@ mod tests {
         }
     }
 
-    /// Four cores with two hardware threads each; two cores form a node.
+    /// Eight cores with two hardware threads each; two cores form a node, and four a socket.
     #[test]
     fn places_are_of_allowed_processors_only() {
         let folder = std::env::temp_dir().join(format!("processors-{}", std::process::id()));
-        let (with_nodes, without_nodes) = (&folder.join("nodes"), &folder.join("none"));
-        for system in [with_nodes, without_nodes] {
-            for processor in 0..8 {
-                let core = processor % 4;
+        let (full, plain, none) = (&folder.join("full"), &folder.join("plain"), &"/proc/none".into());
+        for system in [full, plain] {
+            for processor in 0..16 {
+                let core = processor % 8;
                 let of_processor = system.join(format!("cpu{processor}"));
                 std::fs::create_dir_all(of_processor.join("topology")).unwrap();
-                let siblings = of_processor.join("topology/thread_siblings_list");
-                std::fs::write(siblings, format!("{core},{}\n", core + 4)).unwrap();
-                if system == with_nodes {
+                let write = |name: &str, text| std::fs::write(of_processor.join("topology").join(name), text).unwrap();
+                write("thread_siblings_list", format!("{core},{}\n", core + 8));
+                // Some systems have the number -1, and no nodes.
+                write("physical_package_id", format!("{}\n", if system == full { core / 4 * 7 } else { -1 }));
+                if system == full {
                     std::fs::create_dir(of_processor.join(format!("node{}", core / 2))).unwrap();
                 }
             }
         }
-        for (system, mode, ranks, places) in [
-            (with_nodes, "core", 3, "0 1,5 2,6"),
-            (with_nodes, "numa", 3, "0,1,5 0,1,5 2,6"),
-            (with_nodes, "core", 4, ""),
-            (without_nodes, "core", 2, "0 1,5 2,6"),
-            (without_nodes, "numa", 3, "0,1,2,5,6 0,1,2,5,6 0,1,2,5,6"),
-            (&"/proc/none".into(), "core", 5, "0 1 2 5 6"),
+        for (system, mode, ranks, bound) in [
+            (full, "core", 3, "0 1,9 2,10"),
+            (full, "core", 5, "0 1,9 2,10 4 5"),
+            (full, "core", 6, ""),
+            (full, "numa", 2, "0,1,9 2,10"),
+            (full, "numa", 5, "0,1,9 0,1,9 2,10 4,5 4,5"),
+            (full, "socket", 3, "0,1,2,9,10 0,1,2,9,10 4,5"),
+            (full, "socket", 6, ""),
+            (plain, "core", 2, "0 1,9"),
+            (plain, "numa", 2, "0,1,2,4,5,9,10 0,1,2,4,5,9,10"),
+            (plain, "socket", 2, "0,1,2,4,5,9,10 0,1,2,4,5,9,10"),
+            (none, "core", 7, "0 1 2 4 5 9 10"),
+            (none, "socket", 2, "0,1,2,4,5,9,10 0,1,2,4,5,9,10"),
         ] {
             let binding = BINDING.replace("/sys/devices/system/cpu", &system.display().to_string());
-            let taskset = "taskset() { echo \"pid 7's current affinity list: 0-2,5-6\"; }";
-            let line = format!("{taskset}; {binding} _transom_find {mode} {ranks}; echo $_transom_places");
+            let taskset = "taskset() { echo \"pid 7's current affinity list: 0-2,4-5,9-10\"; }";
+            let each: String =
+                (0..ranks).map(|rank| format!("_transom_place {mode} {rank}; echo $_transom_bound; ")).collect();
+            let line = format!("{taskset}; {binding} _transom_find {mode} {ranks}; {each}");
             for shell in [&["sh"][..], &["bash"], &["busybox", "sh"]] {
                 // Not every machine has all of them.
                 let Ok(said) = Command::new(shell[0]).args(&shell[1..]).args(["-c", &line]).output() else { continue };
-                assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), places, "{system:?} {mode} {shell:?}");
+                let said = String::from_utf8_lossy(&said.stdout).trim().replace('\n', " ");
+                assert_eq!(said, bound, "{system:?} {mode} {ranks} {shell:?}");
             }
         }
         std::fs::remove_dir_all(folder).unwrap();

@@ -154,6 +154,15 @@ impl Bytes {
         Bytes(Kind::Here { start, len, writable, owner: None })
     }
 
+    /// The same bytes, which are only read from now on: those of a message to send.
+    #[inline]
+    pub fn read_only(mut self) -> Bytes {
+        if let Kind::Here { writable, .. } = &mut self.0 {
+            *writable = false;
+        }
+        self
+    }
+
     /// Returns the owner, if it has type `O`.
     pub fn into_owner<O: Owner>(self) -> Option<O> {
         match self.0 {

@@ -5,12 +5,13 @@ use super::failover_qp::{LaneQueue, PeerKeyTable};
 use super::joining::Joining;
 use super::message::{Message, Moved};
 use super::moves::Moves;
+use super::reach;
 use super::service::{self, ARRIVE_WITHIN, ASK_AFTER};
 use crate::VerbsError;
 use crate::datagram::Mailbox;
 use crate::endpoint::Endpoints;
 use crate::memory::{Lent, RegisteredMemory};
-use crate::rail::{Link as PortLink, Rail};
+use crate::rail::Rail;
 use crate::receive::Receives;
 use crate::wr::{Failure, RemoteAddress, Verb, Why, WorkQueue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -423,28 +424,8 @@ impl Core {
 
     /// Describes the ports between which no datagram arrives, and what to check.
     pub fn unreached(&self, peer: Rank) -> String {
-        let Destination { gid, lid, .. } = self.destination(peer);
-        let mine = self.destination(self.me);
-        let (rail, is_roce) = (&self.rail, self.rail.link() != PortLink::InfiniBand);
-        let port = |gid: [u8; 16], lid: u16| {
-            let gid = Ipv6Addr::from(gid);
-            if is_roce { format!("GID {gid}") } else { format!("LID {lid}, GID {gid}") }
-        };
-        let check = match is_roce {
-            true => {
-                "is UDP port 4791 open between the hosts, and are both addresses in networks that reach each other (VLAN, \
-                     routes)?"
-            }
-            false => "are both ports in one subnet and partition, and is the subnet manager running?",
-        };
-        format!(
-            "no datagram of rank {peer} arrived for {:?}, though its process runs. This port: {}; partition key {:#06x}. The \
-             port of rank {peer}: {}. Check: {check} `TRANSOM_FABRIC=tcp` does without RDMA",
-            ASK_AFTER + ARRIVE_WITHIN,
-            port(mine.gid, mine.lid),
-            rail.pkey(),
-            port(gid, lid),
-        )
+        let ports = [self.me, peer].map(|rank| self.destination(rank));
+        reach::silence(peer, ASK_AFTER + ARRIVE_WITHIN, self.rail.link(), self.rail.pkey(), ports)
     }
 
     /// Describes a refused connection between two ranks, this one first.

@@ -1,8 +1,9 @@
 //! Ports that cannot reach each other, found from the cards of all ranks at the start.
 
-use super::address::Card;
+use super::address::{Card, Destination};
 use crate::rail::{FULL_MEMBER, Link};
 use std::net::Ipv6Addr;
+use std::time::Duration;
 use transom_locks::Rank;
 
 /// Two ranks whose ports cannot reach each other, and the reason. All ranks find the same two.
@@ -38,10 +39,29 @@ fn difference(one: &Card, other: &Card) -> Option<String> {
         .then(|| format!("one has an IPv4 address, the other IPv6 ({one_gid} and {other_gid})"))
 }
 
+/// Describes this rank's port and that of a peer whose datagrams did not arrive for `waited`, and says what to check.
+pub(super) fn silence(peer: Rank, waited: Duration, link: Link, pkey: u16, ports: [Destination; 2]) -> String {
+    let [mine, theirs] = ports.map(|Destination { gid, lid, .. }| {
+        let gid = Ipv6Addr::from(gid);
+        if link == Link::InfiniBand { format!("LID {lid}, GID {gid}") } else { format!("GID {gid}") }
+    });
+    let check = match link {
+        Link::InfiniBand => "are both ports in one subnet and partition, and is the subnet manager running?",
+        Link::RoceV1 => "are both ports in one Ethernet network and VLAN? Routers do not forward RoCE v1.",
+        Link::RoceV2 => {
+            "is UDP port 4791 open between the hosts, and are both addresses in networks that reach each other (VLAN, routes)?"
+        }
+    };
+    format!(
+        "no datagram of rank {peer} arrived for {waited:?}, though its process runs. This port: {mine}; partition key \
+         {pkey:#06x}. The port of rank {peer}: {theirs}. Check: {check} `TRANSOM_FABRIC=tcp` does without RDMA"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::address::{Address, Destination};
+    use crate::connect::address::Address;
     use crate::rail::Writes;
     use crate::settings::Settings;
 
@@ -91,5 +111,35 @@ mod tests {
         }
         let routed = |gid| Card { global: true, ..infiniband(gid, 0x8001) };
         assert_eq!(unreached(&[routed(here), routed(there)]), None);
+    }
+
+    #[test]
+    fn silent_peer_is_described_by_its_link() {
+        let port = |gid: u128, lid| Destination { gid: gid.to_be_bytes(), lid, queue_pair: 1, key: 1 };
+        let said = |link, gid| silence(3, Duration::from_secs(20), link, 0x8001, [port(gid, 7), port(gid + 1, 9)]);
+        let begin = "no datagram of rank 3 arrived for 20s, though its process runs. This port: ";
+        let end = " `TRANSOM_FABRIC=tcp` does without RDMA";
+        for (link, gid, between) in [
+            (
+                Link::InfiniBand,
+                LOCAL,
+                "LID 7, GID fe80::1; partition key 0x8001. The port of rank 3: LID 9, GID fe80::2. Check: are both ports in \
+                 one subnet and partition, and is the subnet manager running?",
+            ),
+            (
+                Link::RoceV1,
+                LOCAL,
+                "GID fe80::1; partition key 0x8001. The port of rank 3: GID fe80::2. Check: are both ports in one Ethernet \
+                 network and VLAN? Routers do not forward RoCE v1.",
+            ),
+            (
+                Link::RoceV2,
+                V4,
+                "GID ::ffff:10.0.0.1; partition key 0x8001. The port of rank 3: GID ::ffff:10.0.0.2. Check: is UDP port 4791 \
+                 open between the hosts, and are both addresses in networks that reach each other (VLAN, routes)?",
+            ),
+        ] {
+            assert_eq!(said(link, gid), format!("{begin}{between}{end}"));
+        }
     }
 }

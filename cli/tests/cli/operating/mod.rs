@@ -1,6 +1,7 @@
 //! Options and variables of `transom run` for those who run jobs: limits of time, environment, signals, lists of hosts,
 //! output files, placement. A script replaces `ssh` and runs its command on this machine.
 
+mod aliases;
 mod builds;
 mod environment;
 mod helpers;

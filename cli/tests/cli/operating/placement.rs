@@ -24,7 +24,7 @@ fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
 }
 
-/// The allowed processors of the core, or of the node, of the first allowed processor.
+/// The allowed processors of the core, the node or the socket of the first allowed processor.
 fn first(what: &str) -> Vec<usize> {
     let allowed = allowed();
     let first = allowed[0];
@@ -32,6 +32,13 @@ fn first(what: &str) -> Vec<usize> {
         "core" => {
             let list = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
             processors(&std::fs::read_to_string(list).unwrap())
+        }
+        "socket" => {
+            let socket = |processor: usize| {
+                let file = format!("/sys/devices/system/cpu/cpu{processor}/topology/physical_package_id");
+                std::fs::read_to_string(file).unwrap()
+            };
+            allowed.iter().copied().filter(|&processor| socket(processor) == socket(first)).collect()
         }
         _ => {
             let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
@@ -48,7 +55,7 @@ fn bound_rank_runs_on_its_processors() {
     for args in HERE_AND_THERE {
         let all = run(&[args, &ALLOWED].concat());
         assert_eq!(run(&[args, &["--bind-to", "none"], &ALLOWED].concat()).lines, all.lines);
-        for what in ["core", "numa"] {
+        for what in ["core", "numa", "socket"] {
             let ended = run(&[args, &["--bind-to", what, "--report-bindings"], &ALLOWED].concat());
             assert_eq!(ended.code, Some(0), "{ended:?}");
             assert_eq!(processors(&ended.lines[0]), first(what), "{args:?} {what}");
@@ -64,7 +71,7 @@ fn bound_rank_runs_on_its_processors() {
 fn binding_is_within_the_allowed_processors() {
     for processor in allowed().into_iter().take(2) {
         for args in HERE_AND_THERE {
-            for what in ["core", "numa"] {
+            for what in ["core", "numa", "socket"] {
                 let bound = std::thread::scope(|scope| {
                     // The launcher inherits the set of this thread.
                     let limited = scope.spawn(|| {
@@ -169,6 +176,6 @@ fn verbose_job_reports_the_provider_of_each_host() {
 
 #[test]
 fn unknown_binding_is_refused() {
-    let ended = run(&["-n", "1", "--bind-to", "socket", "true"]);
-    assert!(ended.code == Some(2) && ended.stderr.contains("[possible values: none, core, numa]"), "{ended:?}");
+    let ended = run(&["-n", "1", "--bind-to", "board", "true"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("[possible values: none, core, numa, socket]"), "{ended:?}");
 }
