@@ -48,11 +48,11 @@ Examples:
   transom verify 'W W | R R | TW'   checks the lock under every schedule of these requests";
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().collect();
-    let parsed = Cli::try_parse_from(&words).or_else(|error| match run::with_n_for_np(words, &error) {
-        Some(words) => Cli::try_parse_from(words),
-        None => Err(error),
-    });
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let mut parsed = Cli::try_parse_from(&words);
+    while parsed.is_err() && run::rewrite_for_mpirun(&mut words) {
+        parsed = Cli::try_parse_from(&words);
+    }
     let Cli { command } = parsed.unwrap_or_else(|error| error.exit());
     let logging = transom::log_from_env();
     let result = match (command, logging) {

@@ -4,7 +4,6 @@ use crate::bench::Usage;
 use crate::complain;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue};
 use std::convert::Infallible;
 use std::error::Error;
 use std::ffi::OsStr;
@@ -274,16 +273,31 @@ fn refuse_nodes(_: &str) -> Result<Infallible, &'static str> {
     Err("not supported; name the nodes (--hosts a,b), or give each the same number of ranks (--map-by ppr:2:node)")
 }
 
-/// The command line with `-n` for mpirun's `-np`, if this error of the parser shows that `-np` stands among the options.
-///
-/// The parser reads that word as `-n p`, which no number of ranks is. It leaves the program's own `-np` alone.
-pub fn with_n_for_np(mut words: Vec<OsString>, error: &clap::Error) -> Option<Vec<OsString>> {
-    let value = error.get(ContextKind::InvalidValue);
-    if words.get(1)? != "run" || !matches!(value, Some(ContextValue::String(value)) if value == "p") {
-        return None;
+/// Options that mpirun spells with one dash. A parser of short options reads `-np` as `-n p`, and `-host` as `-h`.
+const OF_MPIRUN: [&str; 10] = [
+    "-np",
+    "-host",
+    "-hostfile",
+    "-machinefile",
+    "-wdir",
+    "-wd",
+    "-tag-output",
+    "-map-by",
+    "-bind-to",
+    "-report-bindings",
+];
+
+/// Spells the first of mpirun's options with two dashes; returns false if there is none. The caller has tried to parse the
+/// words: those of the program never fail, so the first one that failed stands before them.
+pub fn rewrite_for_mpirun(words: &mut [OsString]) -> bool {
+    if words.get(1).is_none_or(|command| command != "run") {
+        return false;
     }
-    *words.iter_mut().find(|word| *word == "-np")? = "-n".into();
-    Some(words)
+    let Some(word) = words.iter_mut().find(|word| OF_MPIRUN.iter().any(|option| *word == option)) else { return false };
+    let mut dashed = OsString::from("-");
+    dashed.push(&*word);
+    *word = dashed;
+    true
 }
 
 /// Parses the value of `--timeout`.

@@ -23,10 +23,10 @@ const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
 /// Bytes of the GRH, which the adapter writes before each datagram.
 const ROUTE: usize = 40;
-/// Longest time for which the first datagram to a peer waits until its address is resolved. The address of a peer that
-/// answers takes less, also on a busy machine.
+/// Longest time for which the first request to a peer waits until its address is resolved. The address of a peer that
+/// answers takes less, also on a busy machine. Messages do not wait: they are sent again at the next poll.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// Most threads of a rail that resolve addresses. Further peers wait until one has ended.
+/// Most threads that resolve addresses of a rail. Further peers wait until one has ended.
 const THREADS: usize = 64;
 /// Largest payload, in bytes.
 const LONGEST: usize = 128 - ROUTE;
@@ -54,6 +54,9 @@ struct Ways {
     health: Arc<Health>,
     /// Number of address changes before which the handles were created.
     changes: u32,
+    first_wait: Duration,
+    /// Each thread that resolves an address has a clone.
+    threads: Arc<()>,
 }
 
 /// The address handle of a peer. With RoCE, creating one resolves the address, which takes a second or more if the peer
@@ -66,10 +69,10 @@ enum Handle {
 }
 
 impl Ways {
-    fn new(rail: &Rail) -> Self {
-        let (domain, health) = (rail.domain.clone(), rail.health.clone());
+    fn new(rail: &Rail, first_wait: Duration) -> Self {
+        let (domain, health, threads) = (rail.domain.clone(), rail.health.clone(), Arc::new(()));
         let (changes, handles, given_up) = (health.address_changes(), HashMap::default(), HashMap::default());
-        Ways { handles, given_up, domain, health, changes }
+        Ways { handles, given_up, domain, health, changes, first_wait, threads }
     }
 
     /// The address handle of a peer at that path; `None` while it is being resolved.
@@ -81,12 +84,27 @@ impl Ways {
             peers.into_iter().for_each(|peer| self.give_up(peer));
         }
         if !matches!(self.handles.get(&peer), Some(Handle::Known(_))) {
-            let is_sought = |handle: &&Handle| matches!(handle, Handle::Sought { .. });
-            let may_seek = self.handles.values().filter(is_sought).count() < THREADS;
             let handle = self.handles.insert(peer, Handle::NotFound).unwrap_or(Handle::Fresh);
-            self.handles.insert(peer, handle.next(&self.domain, path, may_seek)?);
+            let handle = handle.next(self, path)?;
+            self.handles.insert(peer, handle);
         }
         Ok(if let Some(Handle::Known(known)) = self.handles.get(&peer) { Some(known) } else { None })
+    }
+
+    /// Resolves an address by another thread, or by this one if the system refuses a thread.
+    fn resolve(&self, path: &Path) -> Receiver<Result<AddressHandle, VerbsError>> {
+        let (result, found) = mpsc::sync_channel(1);
+        let (domain, to, counted, refused) = (self.domain.clone(), *path, self.threads.clone(), result.clone());
+        let resolve = move || {
+            // The receiver is gone if the peer's address changed, or the job ended.
+            let _ = result.send(AddressHandle::new(&domain, &to));
+            drop(counted);
+        };
+        if let Err(error) = std::thread::Builder::new().name("transom address".into()).spawn(resolve) {
+            tracing::debug!(%error, "no thread to resolve an address");
+            let _ = refused.send(AddressHandle::new(&self.domain, path));
+        }
+        found
     }
 
     /// Returns true while a thread makes the first attempt to resolve the address of a peer.
@@ -103,17 +121,20 @@ impl Ways {
 }
 
 impl Handle {
-    /// Resolves the address, or starts a thread that does, if it may.
-    fn next(self, domain: &Arc<Domain>, path: &Path, may_seek: bool) -> Result<Self, VerbsError> {
+    /// Resolves the address, or starts a thread that does.
+    fn next(self, of: &Ways, path: &Path) -> Result<Self, VerbsError> {
         let (found, is_first, wait) = match self {
             Handle::Known(_) => return Ok(self),
             // Without a GRH there is nothing to resolve.
             Handle::Fresh | Handle::NotFound if path.global.is_none() => {
-                return AddressHandle::new(domain, path).map(Handle::Known);
+                return AddressHandle::new(&of.domain, path).map(Handle::Known);
             }
-            Handle::Fresh | Handle::NotFound if !may_seek => return Ok(self),
-            Handle::Fresh => (resolve(domain, path), true, FIRST_WAIT),
-            Handle::NotFound => (resolve(domain, path), false, Duration::ZERO),
+            Handle::Fresh | Handle::NotFound if Arc::strong_count(&of.threads) > THREADS => {
+                tracing::debug!("no further thread resolves an address now");
+                return Ok(self);
+            }
+            Handle::Fresh => (of.resolve(path), true, of.first_wait),
+            Handle::NotFound => (of.resolve(path), false, Duration::ZERO),
             Handle::Sought { found, is_first } => (found, is_first, Duration::ZERO),
         };
         match found.recv_timeout(wait) {
@@ -124,19 +145,6 @@ impl Handle {
             }
         }
     }
-}
-
-/// Resolves an address by another thread, or by this one if the system refuses a thread.
-fn resolve(domain: &Arc<Domain>, path: &Path) -> Receiver<Result<AddressHandle, VerbsError>> {
-    let (result, found) = mpsc::sync_channel(1);
-    let (to, at, refused) = (domain.clone(), *path, result.clone());
-    let seek = std::thread::Builder::new().name("transom address".into());
-    // The receiver is gone if the peer's address changed, or the job ended.
-    if let Err(error) = seek.spawn(move || _ = result.send(AddressHandle::new(&to, &at))) {
-        tracing::debug!(%error, "no thread to resolve an address");
-        _ = refused.send(AddressHandle::new(domain, path));
-    }
-    found
 }
 
 /// Datagram address of a peer.
@@ -162,7 +170,7 @@ impl<const N: usize> Post<N> {
         let slots = Slots::new(&rail.domain, Access::Local, ROUTE + LONGEST, (receives + depth) as usize);
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
         let (expected, sending) = (take(receives)?, take(queue.depth().min(depth))?);
-        let ways = Ways::new(rail);
+        let ways = Ways::new(rail, FIRST_WAIT);
         let post = Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0 };
         post.received.notify()?;
         for at in 0..post.expected.len() {

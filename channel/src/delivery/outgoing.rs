@@ -241,6 +241,11 @@ impl<P> Outgoing<P> {
         Some(self.since? + self.round.patience(self.in_vain))
     }
 
+    /// Time at which [`expire`](Self::expire) finds the peer unreachable, if nothing is heard from it until then.
+    pub fn gives_up_at(&self) -> Option<u64> {
+        self.since.map(|_| self.heard + self.give_up)
+    }
+
     /// Checks the timeout. If it is over, the oldest packet is marked for resending: its acknowledgement will
     /// report which others are missing.
     pub fn expire(&mut self, now: u64) -> Expired {

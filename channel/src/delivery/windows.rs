@@ -73,8 +73,6 @@ struct Job {
     wanted: u64,
     piece: u32,
     to: Option<Key>,
-    /// Time in ns since which the wire refuses the next piece.
-    refused: Option<u64>,
 }
 
 struct Coming {
@@ -96,6 +94,28 @@ struct Open {
     by: Option<(Key, u64)>,
 }
 
+/// A time during which a rail accepts no piece, and completes none, of any peer.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Refusal {
+    /// First and last attempt in ns.
+    attempts: Option<(u64, u64)>,
+}
+
+/// Time in ns after which the next attempt is the first one again: the program made no progress meanwhile.
+const PAUSE: u64 = 1_000_000_000;
+
+impl Refusal {
+    fn again(&mut self, now: u64) {
+        let (first, last) = self.attempts.unwrap_or((now, now));
+        self.attempts = Some((if now - last > PAUSE { now } else { first }, now));
+    }
+
+    /// Time in ns between the first and the last attempt.
+    pub fn lasts(&self) -> u64 {
+        self.attempts.map_or(0, |(first, last)| last - first)
+    }
+}
+
 /// This rank's open windows, and the pieces posted to windows of peers.
 #[derive(Default)]
 pub(super) struct Windows {
@@ -106,6 +126,7 @@ pub(super) struct Windows {
     tokens: u64,
     /// Number of windows that this rank has open.
     open: u64,
+    pub refusals: [Refusal; RAILS],
 }
 
 /// Tokens of pieces have this bit and not the one above it, unlike tokens of requests and pipes.
@@ -136,9 +157,10 @@ impl<M> Writes<M> {
         (self.silent[rail], self.lost[rail]) = (None, 0);
     }
 
-    /// Time in ns since which the wire refuses pieces; `None` if it does not.
-    pub fn refused(&self) -> Option<u64> {
-        self.jobs.values().filter_map(|jobs| jobs.front()?.refused).min()
+    /// Rails on which the next piece waits until the wire accepts it.
+    pub fn waits_for(&self) -> impl Iterator<Item = usize> + '_ {
+        let waits = |jobs: &VecDeque<Job>| jobs.front().is_some_and(|job| job.to.is_some());
+        self.jobs.iter().filter(move |(_, jobs)| waits(jobs)).map(|(rail, _)| *rail)
     }
 
     /// Returns true if a request can be posted while `kept` packets are kept.
@@ -241,14 +263,7 @@ impl<W: Wire> Delivery<W> {
                 }
                 going.left += 1;
                 let rail = going.rail;
-                writes.jobs.entry(rail).or_default().push_back(Job {
-                    transfer,
-                    window,
-                    wanted,
-                    piece,
-                    to,
-                    refused: None,
-                });
+                writes.jobs.entry(rail).or_default().push_back(Job { transfer, window, wanted, piece, to });
                 self.go_on(peer);
                 self.attend(peer);
             }
@@ -462,10 +477,10 @@ impl<W: Wire> Delivery<W> {
                     });
                     let request = Request::Piece { from, to, index: index as u8, token };
                     if self.wire.post(Lane { peer, rail }, request).is_err() {
-                        job.refused.get_or_insert(self.wire.now());
+                        self.windows.refusals[rail].again(self.wire.now());
                         return;
                     }
-                    job.refused = None;
+                    self.windows.refusals[rail] = Refusal::default();
                     if let Some(token) = token {
                         self.windows.posted.insert(token, (peer, transfer, window));
                     }
@@ -508,6 +523,7 @@ impl<W: Wire> Delivery<W> {
         if let Some(going) = self.writes(peer).going.get_mut(&transfer) {
             going.left -= 1;
             let rail = going.rail;
+            self.windows.refusals[rail] = Refusal::default();
             self.note(Lane { peer, rail }, Note::Sent { transfer, window, is_cut });
         }
     }

@@ -300,9 +300,10 @@ impl<W: Wire> Delivery<W> {
         self.idle_until = u64::MAX;
         for peer in std::mem::take(&mut self.active) {
             let Some(link) = self.links.get_mut(&peer) else { continue };
-            let is_over = |since: Option<u64>| since.is_some_and(|since| now >= since + self.settings.give_up);
-            let is_refused = is_over(link.down) || is_over(link.writes.refused());
-            if is_refused || link.outgoing.expire(now) == Expired::Unreachable {
+            let is_down = link.down.is_some_and(|since| now >= since + self.settings.give_up);
+            let refused = |rail: usize| self.windows.refusals[rail].lasts() >= self.settings.give_up;
+            let is_refused = link.writes.waits_for().any(refused);
+            if is_down || is_refused || link.outgoing.expire(now) == Expired::Unreachable {
                 let packets: Vec<_> = link.outgoing.drain().collect();
                 packets.into_iter().for_each(|packet| packet.give(&mut self.wire));
                 self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, Why::Unreachable));
@@ -361,7 +362,7 @@ impl<M> Link<M> {
     /// Time of the next action, in ns; 0 if at once.
     fn due(&self, settings: &Settings) -> Option<u64> {
         if let Some(since) = self.down {
-            return Some(since + settings.give_up);
+            return [Some(since + settings.give_up), self.outgoing.gives_up_at()].into_iter().flatten().min();
         }
         let posts = self.writes.has_work(self.outgoing.kept()).then_some(0);
         [self.outgoing.due(), self.incoming.due(settings), posts].into_iter().flatten().min()

@@ -346,6 +346,37 @@ fn rail_that_accepts_no_pieces_holds_up_no_other() {
     }
 }
 
+/// The second rail accepts a piece each 9 ms.
+struct Slow {
+    next: u64,
+}
+
+impl Change for Slow {
+    fn post(&mut self, wire: &mut SimWire, lane: Lane, request: Request<'_, SimMemory>) -> Result<(), Busy> {
+        if lane.rail == 1 && matches!(request, Request::Piece { .. }) {
+            if wire.now() < self.next {
+                return Err(Busy);
+            }
+            self.next = wire.now() + 9_000_000;
+        }
+        wire.post(lane, request)
+    }
+}
+
+#[test]
+fn rail_that_takes_pieces_slowly_loses_no_peer() {
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 2];
+    let config = Config { rings: 0, stripe: Stripe::Even, ..Config::default() };
+    let settings = Settings { give_up: 10_000_000, ..Settings::default() };
+    let over = |wire| Delivery::new(Changed { wire, change: Slow { next: 0 } }, settings);
+    let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+    let ([sender, _], took) = send_in_time(&mut sim, &[MIB]);
+    assert_eq!(sender.written_bytes, MIB as u64);
+    // Half of the pieces.
+    assert!(took > (MIB / PIECE / 2 - 1) as u64 * 9_000_000, "{took} ns");
+}
+
 /// The second rail loses all pieces until a given time. Their sends are complete nevertheless.
 #[derive(Default)]
 struct Silent {

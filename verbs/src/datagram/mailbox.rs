@@ -10,6 +10,7 @@ use crate::wr::{Completions, Piece, Token};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use transom_launch::lock;
 
 /// Batch size for reposting receives while others are posted.
@@ -84,7 +85,7 @@ impl Mailbox {
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
         Ok(Mailbox {
             me,
-            ways: Ways::new(rail),
+            ways: Ways::new(rail, Duration::ZERO),
             lanes,
             turn: 0,
             home,

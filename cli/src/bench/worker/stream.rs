@@ -1,4 +1,5 @@
-//! A plain TCP stream between ranks 0 and 1 if they share no memory: what any protocol over TCP takes at least.
+//! A plain TCP stream between ranks 0 and 1 if they are on one machine and share no memory: what any protocol over TCP takes
+//! at least.
 //!
 //! Both ends use plain system calls without Nagle's algorithm, as the shortest program in C would. `stream.one_way` is
 //! half of the time in which a message of N bytes goes and one of N bytes comes back; `stream.round_trip` is that of a
@@ -30,14 +31,14 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Collective. Returns `None` if ranks 0 and 1 share memory, and at other ranks.
+    /// Collective. Returns `None` if ranks 0 and 1 share memory or are on two machines, and at other ranks.
     pub fn measure(world: &World, bytes: usize) -> Outcome<Option<Stream>> {
         if world.size() < 2 {
             return Ok(None);
         }
         let window = world.allocate::<u64>(1)?;
         let mut measured = None;
-        if world.rank() < 2 && window.local().of(1 - world.rank()).is_err() {
+        if are_on_one_machine(world)? && world.rank() < 2 && window.local().of(1 - world.rank()).is_err() {
             let stream = connect(world)?;
             stream.set_nodelay(true)?;
             let first = world.rank() == 0;
@@ -69,6 +70,17 @@ impl Stream {
         facts.value("stream.round_trip", self.round_trip);
         facts.value("stream.asleep", self.asleep);
     }
+}
+
+/// Collective: returns true if ranks 0 and 1 run under one kernel, with the same network.
+fn are_on_one_machine(world: &World) -> Outcome<bool> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let mut own = [0_u8; 64];
+    let text = boot.into_iter().chain(network.into_os_string().into_encoded_bytes());
+    own.iter_mut().zip(text).for_each(|(to, from)| *to = from);
+    let all = world.all_gather(&own)?;
+    Ok(all[..own.len()] == all[own.len()..][..own.len()])
 }
 
 /// A stream to the other of ranks 0 and 1, which are on this machine.

@@ -20,6 +20,8 @@ fn alias_has_the_effect_of_its_option() {
         (&["-np", "2", "-H", "a,b", "--wd", "/"], there),
         (&["-np", "2", "-H", "a:1,b:1", "--wd", "/"], there),
         (&["-np", "2", "--host", "a,b", "--wd", "/"], there),
+        (&["-np", "2", "-host", "a,b", "-wdir", "/"], there),
+        (&["-host", "a,b", "-n", "2", "-wd", "/"], there),
         (&["-np", "2", "--tag-output", "--wd", "/"], marked),
         (&["-n", "2", "--wdir", "/", "--label"], marked),
         (&["-l", "-n", "2", "--wdir", "/"], marked),
@@ -40,8 +42,8 @@ fn alias_has_the_effect_of_its_option() {
 #[test]
 fn words_behind_the_program_reach_it_unchanged() {
     for options in [&["-n", "1"][..], &["-np", "1"], &["-n", "1", "--"], &["-np", "1", "--"]] {
-        let ended = run(&[options, &["echo", "-np", "2", "-H", "a", "--label", "-l", "-N", "3"]].concat());
+        let ended = run(&[options, &["echo", "-np", "2", "-host", "a", "--label", "-l", "-N", "3"]].concat());
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{options:?}");
-        assert_eq!(ended.lines, ["-np 2 -H a --label -l -N 3"], "{options:?}");
+        assert_eq!(ended.lines, ["-np 2 -host a --label -l -N 3"], "{options:?}");
     }
 }
