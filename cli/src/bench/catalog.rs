@@ -337,7 +337,8 @@ impl Measurement {
     /// True if TRANSOM_MESSAGES may affect it.
     pub fn is_of_messages(&self) -> bool {
         let sends = |sync: &&str| matches!(*sync, "messages" | "buffers" | "barrier" | "collective");
-        self.syncs.iter().any(sends) || self.name == "pipeline"
+        // Some synchronizations of the latter send messages too: `two_sided`.
+        self.syncs.iter().any(sends) || matches!(self.name, "pipeline" | "get" | "eight_gets")
     }
 }
 

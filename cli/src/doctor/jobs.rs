@@ -133,14 +133,17 @@ impl Jobs {
             None => format!("{network} to {}", name(to)),
             Some([mine, theirs]) => format!("{network} by {} to {} by {}", mine.name, name(to), theirs.name),
         };
-        let by = by.map(|[mine, theirs]| format!("--rails={},{}", mine.name, theirs.name));
-        let args: Vec<&str> = ["pair"].into_iter().chain(by.as_deref()).collect();
+        let chosen = by.map(|[mine, theirs]| format!("--rails={},{}", mine.name, theirs.name));
+        let args: Vec<&str> = ["pair"].into_iter().chain(chosen.as_deref()).collect();
         let outcome = self.launch(Some(hosts.pick(&[from, to])), 2, &args).env(FABRIC.name, network).run();
         let of_rank = |rank| outcome.as_ref().map(|outcome| Reported::read(outcome.output(rank))).unwrap_or_default();
         let [mine, theirs] = [0, 1].map(of_rank);
         let finding = match why(&outcome, [&mine, &theirs]) {
             None => Finding::ok(&subject, mine.found),
-            Some(why) => Finding::failed(&subject, why, advice(network, mine.rails.first(), name(from), name(to))),
+            Some(why) => {
+                let rail = by.map(|[mine, _]| mine).or(mine.rails.first());
+                Finding::failed(&subject, why, advice(network, rail, name(from), name(to)))
+            }
         };
         let rails = mine.rails.into_iter().zip(theirs.rails).map(<[Rail; 2]>::from).collect();
         Access { finding: finding.on(name(from)), rails }

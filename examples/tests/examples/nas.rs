@@ -21,7 +21,7 @@ fn ep_on_any_number_of_ranks_is_verified() {
 fn is_by_each_form_is_verified() {
     verifies("is", &[1, 2, 4, 16]);
     verifies("is --by one-sided", &[1, 2, 4, 16]);
-    verifies("is --by pipes", &[1, 2, 4]);
+    verifies("is --by pipes", &[1, 2, 4, 16]);
 }
 
 #[test]

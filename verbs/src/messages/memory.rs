@@ -75,8 +75,8 @@ impl VerbsWire {
             let access = if writable { Access::Bytes } else { Access::Read };
             // SAFETY: a buffer keeps its address and belongs to the engine until the registration is released, which
             // the engine does before it returns the buffer. Long-lived memory stays until its place was cleared, and is
-            // only read. A peer that reads while the program writes there breaks the protocol, and gets arbitrary
-            // bytes.
+            // only read. A peer that reads while the program writes there breaks the protocol, or was given up by
+            // this rank; it gets arbitrary bytes.
             let register = || unsafe { Registered::new(&core.rail.domain, start, bytes, access) };
             let registered = register().or_else(|error| match self.cache.let_go(0) {
                 // The limit of locked memory may be the only obstacle.

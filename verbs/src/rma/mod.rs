@@ -179,8 +179,8 @@ impl Verbs {
 
     /// Bytes currently registered with the adapter.
     ///
-    /// They comprise this rank's windows, attached windows of ranks that share memory with it, and the library's own
-    /// buffers.
+    /// They comprise this rank's windows, protocol words in windows of ranks that share memory with it, once it uses them, and
+    /// the library's own buffers.
     pub fn registered_bytes(&self) -> usize {
         self.0.service.cores().map(|core| core.rail.domain.registered()).sum()
     }
