@@ -26,7 +26,8 @@
  *                routes: no address can be resolved
  * FAKE_DEAF      0 (default): all messages pass; 1: none reaches another process; more: those of at least so many bytes do not
  *
- * While the file FAKE_ADAPTER/full exists, no memory can be registered.
+ * While the file FAKE_ADAPTER/full exists, no memory can be registered. While FAKE_ADAPTER/mute.N exists, adapter N accepts datagrams
+ * with an immediate value, but neither sends nor completes them. Nor does it later, until their queue pair is reset.
  *
  * With _1 at its end, a variable holds for rank 1.
  *
@@ -132,6 +133,7 @@ struct qp {
     struct qp *next;
     uint32_t peer, psn, mtu, qkey, dlid, dgid;
     uint64_t posted;
+    int mute;
     struct sent *sent, **sent_last;
     struct message *in, **in_last;
     struct receives receives;
@@ -744,6 +746,18 @@ static void expect(struct receives *receives, struct ibv_recv_wr *wr) {
     pthread_mutex_unlock(&mutex);
 }
 
+static int is_there(const char *file) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
+    return access(name, F_OK) == 0;
+}
+
+static int mutes(int adapter) {
+    char file[32];
+    snprintf(file, sizeof file, "mute.%d", adapter);
+    return is_there(file);
+}
+
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
     (void)bad;
     expect(&((struct qp *)qp)->receives, wr);
@@ -767,6 +781,10 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
+            if (wr->opcode == IBV_WR_SEND_WITH_IMM && (qp->mute || mutes(number_of(qp)))) {
+                qp->mute = 1;
+                continue;
+            }
             datagrams[number_of(qp)] += wr->opcode == IBV_WR_SEND_WITH_IMM;
             frame.dgid = ((struct ah *)wr->wr.ud.ah)->dgid;
             say(frame, (char *)sge.addr);
@@ -919,12 +937,6 @@ int ibv_dealloc_pd(struct ibv_pd *pd) {
 /* An adapter without atomics refuses the right to execute them. */
 static int refuses(const struct ibv_context *context, int access) {
     return access & IBV_ACCESS_REMOTE_ATOMIC && lacks(context->device, "atomics");
-}
-
-static int is_there(const char *file) {
-    char name[4096];
-    snprintf(name, sizeof name, "%s/%s", getenv("FAKE_ADAPTER"), file);
-    return access(name, F_OK) == 0;
 }
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *start, size_t bytes, int access) {
@@ -1132,6 +1144,7 @@ int ibv_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *to, int what) {
                     (struct ibv_async_event){ .event_type = IBV_EVENT_QP_LAST_WQE_REACHED, .element.qp = of });
         }
         if (to->qp_state == IBV_QPS_RESET) {
+            qp->mute = 0;
             drop_receives(&qp->receives);
             while (qp->sent) {
                 struct sent *gone = qp->sent;

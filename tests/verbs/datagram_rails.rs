@@ -2,6 +2,7 @@
 
 use crate::adapter::*;
 use std::path::Path;
+use std::time::Duration;
 use transom::World;
 use transom::messages::Tag;
 
@@ -188,4 +189,50 @@ fn messages_go_on_without_a_failed_rail_of_datagrams() {
             meet(&world).unwrap();
         });
     }
+}
+
+/// Creates or removes the file that makes an adapter of all ranks accept datagrams and never complete them.
+fn mute(adapter: usize, is_mute: bool) {
+    let file = Path::new(&std::env::var("FAKE_ADAPTER").unwrap()).join(format!("mute.{adapter}"));
+    match is_mute {
+        true => std::fs::write(file, "").unwrap(),
+        false => std::fs::remove_file(file).unwrap(),
+    }
+}
+
+#[test]
+fn messages_go_on_without_a_rail_that_completes_no_datagram() {
+    const LENGTHS: [usize; 3] = [8, 3000, 600_000];
+    let variables = [&TWO[..], &[("TRANSOM_MESSAGES", "ud,stripe=even,spread=round_robin")]].concat();
+    on_fake(None, 2, "messages_go_on_without_a_rail_that_completes_no_datagram", &variables, |world| {
+        exchange(&world, &LENGTHS, 3);
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            mute(0, true);
+        }
+        meet(&world).unwrap();
+        let sent = sent_during(|| exchange(&world, &LENGTHS, 3));
+        assert!(sent[0] == 0 && sent[1] > 400, "{sent:?}");
+        meet(&world).unwrap();
+    });
+}
+
+/// Datagrams that one adapter accepted during a second are never completed. Their queue pairs are reset.
+#[test]
+fn datagrams_that_are_never_completed_are_sent_again() {
+    let variables = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
+    on_fake(None, 2, "datagrams_that_are_never_completed_are_sent_again", &variables, |world| {
+        exchange(&world, &[8, 600_000], 3);
+        meet(&world).unwrap();
+        let unmuted = (world.rank() == 0).then(|| {
+            mute(0, true);
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(1));
+                mute(0, false);
+            })
+        });
+        exchange(&world, &[8, 600_000], 3);
+        unmuted.into_iter().for_each(|unmuted| unmuted.join().unwrap());
+        meet(&world).unwrap();
+    });
 }

@@ -59,6 +59,21 @@ fn message_to_an_unreached_host_fails() {
     assert_eq!(output.matches(why).count(), 1, "{output}");
 }
 
+/// The ranks first communicate while the first rail reaches nobody.
+#[test]
+fn first_messages_use_the_rail_that_passes() {
+    let deaf = [("FAKE_DEVICES", "2"), ("TRANSOM_VERBS_DEVICE", "fake0,fake1"), ("FAKE_DEAF", "1,0")];
+    on_fake(Some("a,b"), 2, "first_messages_use_the_rail_that_passes", &deaf, |world| {
+        let (me, other) = (world.rank() as u8, 1 - world.rank());
+        for bytes in [8, 100_000, 2_000_000] {
+            let mut came = vec![0; bytes];
+            world.sendrecv(other, Tag::<u8>::new(1), &vec![me; bytes], other, Tag::<u8>::new(1), &mut came).unwrap();
+            assert!(came.iter().all(|byte| usize::from(*byte) == other), "{bytes} bytes");
+        }
+        meet(&world).unwrap();
+    });
+}
+
 /// The device promises order to itself, where it is asked at the start, but not on the connection to a peer.
 #[test]
 fn connection_without_promised_order_is_refused() {

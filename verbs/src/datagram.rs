@@ -16,7 +16,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Receive buffers, and datagrams in flight.
 const RECEIVES: u32 = 256;
@@ -28,6 +28,9 @@ const ROUTE: usize = 40;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// Most threads that resolve addresses of a rail. Further peers wait until one has ended.
 const THREADS: usize = 64;
+/// An adapter that completes no send for this long, though some are in flight, has its queue pair reset. The datagrams in
+/// flight are lost.
+const SILENT: Duration = Duration::from_secs(5);
 /// Largest payload, in bytes.
 const LONGEST: usize = 128 - ROUTE;
 
@@ -43,6 +46,24 @@ pub(super) struct Post<const N: usize> {
     /// Datagrams posted so far, and the number of them completed.
     posted: usize,
     gone: usize,
+    silence: Silence,
+}
+
+/// The number of completions of a queue, and the time since which it is unchanged although sends are in flight.
+#[derive(Default)]
+struct Silence(Option<(usize, Instant)>);
+
+impl Silence {
+    /// Returns true if no send has completed for [`SILENT`], by the calls since then.
+    fn lasts(&mut self, in_flight: bool, completed: usize) -> bool {
+        match self.0 {
+            Some((before, since)) if in_flight && before == completed => since.elapsed() > SILENT,
+            _ => {
+                self.0 = in_flight.then(|| (completed, Instant::now()));
+                false
+            }
+        }
+    }
 }
 
 /// Address handles of peers, by rank.
@@ -171,7 +192,8 @@ impl<const N: usize> Post<N> {
         let take = |count: u32| (0..count).map(|_| slots.take()).collect::<Result<Vec<_>, _>>();
         let (expected, sending) = (take(receives)?, take(queue.depth().min(depth))?);
         let ways = Ways::new(rail, FIRST_WAIT);
-        let post = Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0 };
+        let post =
+            Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0, silence: Silence::default() };
         post.received.notify()?;
         for at in 0..post.expected.len() {
             post.expect(at).map_err(|source| VerbsError::system("posting a receive for datagrams", source))?;
@@ -264,7 +286,12 @@ impl<const N: usize> Post<N> {
         let gone = &mut self.gone;
         let what = || format!("a datagram to rank {peer}");
         self.sent.poll(&mut |_| *gone += 1).map_err(|source| VerbsError::system(what(), source))?;
-        if self.posted - self.gone == self.sending.len() {
+        let is_full = self.posted - self.gone == self.sending.len();
+        if self.silence.lasts(is_full, self.gone) {
+            tracing::warn!("the adapter has completed no datagram for {SILENT:?}");
+            self.open_again();
+        }
+        if is_full {
             return Ok(());
         }
         let Some(handle) = self.ways.to(peer, &to.path)? else { return Ok(()) };

@@ -300,8 +300,8 @@ pub const CATALOG: &[Measurement] = &[
         least: 2,
         ..figures(
             "overlap",
-            &["lock", "lock_all"],
-            "the target computes and makes no call, while the origin locks, gets, unlocks, and sleeps 1 ms in between",
+            &["lock", "lock_all", "two_sided"],
+            "the target computes and makes no call, while the origin locks, gets, unlocks, and sleeps 1 ms in between; two_sided: the target grants the lock after that",
         )
     },
     Measurement {
@@ -338,7 +338,7 @@ impl Measurement {
     pub fn is_of_messages(&self) -> bool {
         let sends = |sync: &&str| matches!(*sync, "messages" | "buffers" | "barrier" | "collective");
         // Some synchronizations of the latter send messages too: `two_sided`.
-        self.syncs.iter().any(sends) || matches!(self.name, "pipeline" | "get" | "eight_gets")
+        self.syncs.iter().any(sends) || matches!(self.name, "pipeline" | "get" | "eight_gets" | "overlap")
     }
 }
 
@@ -381,7 +381,7 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
         // Only the last of 64 puts is flushed, and a get or fetch has its result at return.
         "flush" if measured == "put" => atomics(1.0),
         "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
-        "two_sided" if !alone && matches!(measured, "get" | "eight_gets") => crossings(2.0),
+        "two_sided" if !alone && matches!(measured, "get" | "eight_gets" | "overlap") => crossings(2.0),
         // In back-to-back operations the senders run ahead of the receivers.
         "collective" if !alone && !matches!(measured, "broadcast" | "reduce" | "scan") => crossings(1.0),
         "messages" | "buffers" | "gaps" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
@@ -503,6 +503,7 @@ mod tests {
             ("contended", "lock_exclusive", 8, 2, "crossing"),
             ("contended", "lock_exclusive", 8, 1, "-"),
             ("overlap", "lock", 8, 2, "2 atomics + memcpy"),
+            ("overlap", "two_sided", 8, 2, "2 crossings + memcpy"),
             ("lu", "lock", 8, 2, "-"),
         ] {
             assert_eq!(of(measurement, sync, bytes, ranks, 64), says, "{measurement} {sync} {bytes} {ranks}");

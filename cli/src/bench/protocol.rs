@@ -54,7 +54,7 @@
 //! | | `shared` | as by `flush`, with remote blocks read in place, in memory that the ranks share |
 //! | | `two_sided` | as by `lock`, where an owner grants locks only between its block operations; ours only |
 //! | `lu_outside` | as `lu` | as `lu`, with a clock around everything but block operations: `seconds`, `outside_kernel` and, of that, `waiting` for other ranks (seconds, mean of the ranks) |
-//! | `overlap` | `lock` `lock_all` | see below; by `lock_all` ours only |
+//! | `overlap` | `lock` `lock_all` `two_sided` | see below; ours only but by `lock` |
 //! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (the rate without waiting). Ours is put_signal, MPI's put, flush and a flag |
 //! | | `two_sided` | as by `one_sided`, with send and recv |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is initialized) |
@@ -65,7 +65,8 @@
 //! its buffer, does one operation, which is a sample, and checks the data. Then rank 0 counts the operations that take
 //! half of the compute time while rank 1 is in the library. Finally it takes medians, over 3 repetitions or more, of
 //! `compute`, `communication` (that many operations) and `both` (at once, for 0.4 M ms), in seconds until both ranks
-//! are done.
+//! are done. By `two_sided` rank 0 asks for the lock by a message, and returns it by another; rank 1 grants it, but not
+//! while it computes.
 //!
 //! `pingpong` by `gaps`: without gaps the ranks may lock into a rhythm in which each message arrives at the same moment
 //! of the other's wait. Before each send a rank therefore executes a random number of turns of a loop, uniform up to

@@ -1,7 +1,7 @@
 //! Messages as datagrams: one queue pair receives from all peers, and several send in turn. Receives are reposted in
 //! batches. Loss and duplication are the callers' concern.
 
-use super::{ROUTE, Recipient, Ways, Windows};
+use super::{ROUTE, Recipient, SILENT, Silence, Ways, Windows};
 use crate::VerbsError;
 use crate::memory::{Buffer, Slot, Slots};
 use crate::rail::Rail;
@@ -42,6 +42,7 @@ struct Sending {
     slots: Vec<Slot>,
     posted: usize,
     gone: usize,
+    silence: Silence,
 }
 
 /// The receiving side; lives as long as any letter.
@@ -163,6 +164,12 @@ impl Mailbox {
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
 
+    /// Resets queue pairs for which the adapter has completed nothing for [`SILENT`]; called ten times per second.
+    pub fn reset_silent_queues(&mut self) {
+        self.lanes.iter_mut().for_each(Sending::reset_if_silent);
+        self.windows.reset_if_silent();
+    }
+
     /// Takes the datagrams that have arrived, each with the sender's rank as it claims.
     pub fn receive(&mut self) -> Vec<(u32, Letter)> {
         self.home.receive(self.peers.len())
@@ -184,13 +191,18 @@ impl Sending {
         let depth = queue.depth().min(depth);
         let slots = Slots::new(&rail.domain, Access::Local, 128 << rail.mtu(), depth as usize);
         let slots = (0..depth).map(|_| slots.take()).collect::<Result<_, _>>()?;
-        Ok(Sending { queue, sent, slots, posted: 0, gone: 0 })
+        Ok(Sending { queue, sent, slots, posted: 0, gone: 0, silence: Silence::default() })
     }
 
     fn has_room(&mut self) -> bool {
-        if self.posted - self.gone < self.slots.len() {
-            return true;
+        if self.posted - self.gone == self.slots.len() {
+            self.look();
         }
+        self.posted - self.gone < self.slots.len()
+    }
+
+    /// Takes completions.
+    fn look(&mut self) {
         let (mut gone, mut failed) = (0, false);
         let polled = self.sent.poll(&mut |completion| {
             gone += 1;
@@ -198,14 +210,27 @@ impl Sending {
         });
         self.gone += gone;
         if failed || polled.is_err() {
-            // Soft-RoCE enters the error state while a link is down; datagrams in flight are lost.
-            let forgotten = || _ = self.sent.poll(&mut |_| ());
-            match self.queue.open_again(forgotten) {
-                Ok(()) => (self.posted, self.gone) = (0, 0),
-                Err(error) => tracing::error!(%error, "a queue pair for datagrams is lost"),
-            }
+            // Soft-RoCE enters the error state while a link is down.
+            self.open_again();
         }
-        self.posted - self.gone < self.slots.len()
+    }
+
+    fn reset_if_silent(&mut self) {
+        self.look();
+        if self.silence.lasts(self.posted > self.gone, self.gone) {
+            tracing::warn!("the adapter has completed no datagram for {SILENT:?}");
+            self.open_again();
+            self.silence = Silence::default();
+        }
+    }
+
+    /// Reopens the queue pair; datagrams in flight are lost.
+    fn open_again(&mut self) {
+        let forgotten = || _ = self.sent.poll(&mut |_| ());
+        match self.queue.open_again(forgotten) {
+            Ok(()) => (self.posted, self.gone) = (0, 0),
+            Err(error) => tracing::error!(%error, "a queue pair for datagrams is lost"),
+        }
     }
 
     fn send(

@@ -1,7 +1,7 @@
 //! Segment groups for zero-copy messages as datagrams: queue pairs whose receives are pieces of the program's memory,
 //! and one queue pair that sends pieces to those of peers. All are created at first use.
 
-use super::ROUTE;
+use super::{ROUTE, SILENT, Silence};
 use crate::VerbsError;
 use crate::memory::Buffer;
 use crate::rail::Rail;
@@ -9,7 +9,10 @@ use crate::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams, Re
 use crate::wr::{Completions, Piece, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+/// Pieces count as lost this long after a reset of a silent queue: their messages use another rail, or are copied.
+const MUTED: Duration = Duration::from_secs(30);
 /// Most open groups of a rank.
 const MOST: usize = 16;
 /// Most receives of a group.
@@ -27,6 +30,8 @@ pub(crate) struct Windows {
     sender: Option<Sender>,
     /// Tokens of sent pieces that have not been collected.
     gone: Vec<u64>,
+    /// The end of the time in which pieces count as lost.
+    muted: Option<Instant>,
 }
 
 /// An open group. Its memory stays registered.
@@ -52,6 +57,9 @@ struct Sender {
     /// Receiver of each piece in flight, and the tokens that its completion reports.
     under_way: VecDeque<(u32, Vec<u64>)>,
     depth: usize,
+    /// Number of completions.
+    completed: usize,
+    silence: Silence,
 }
 
 impl Windows {
@@ -152,6 +160,10 @@ impl Windows {
         (index, piece): (u8, Piece),
         token: Option<u64>,
     ) -> bool {
+        if self.muted.is_some_and(|until| Instant::now() < until) {
+            self.lose(token);
+            return true;
+        }
         let sender = match &mut self.sender {
             Some(sender) => sender,
             None => match Sender::new(rail) {
@@ -206,11 +218,33 @@ impl Windows {
             if is_sent_to(sender) {
                 sender.look(&mut self.gone);
             }
-            if is_sent_to(sender) && !sender.begin_again(&mut self.gone) {
-                // Destroying the queue pair ends whatever the adapter might still send.
-                self.gone.extend(sender.under_way.drain(..).flat_map(|(_, tokens)| tokens));
-                self.sender = None;
+            if is_sent_to(sender) {
+                self.end_sends();
             }
+        }
+    }
+
+    /// Ends all sends in flight.
+    fn end_sends(&mut self) {
+        if let Some(sender) = &mut self.sender
+            && !sender.begin_again(&mut self.gone)
+        {
+            // Destroying the queue pair ends whatever the adapter might still send.
+            self.gone.extend(sender.under_way.drain(..).flat_map(|(_, tokens)| tokens));
+            self.sender = None;
+        }
+    }
+
+    /// Ends the sends in flight if the adapter has completed none of them for [`SILENT`].
+    pub fn reset_if_silent(&mut self) {
+        let Some(sender) = &mut self.sender else { return };
+        sender.look(&mut self.gone);
+        if sender.silence.lasts(!sender.under_way.is_empty(), sender.completed) {
+            tracing::warn!(
+                "the adapter has completed no piece of a message for {SILENT:?}; others are not sent for {MUTED:?}"
+            );
+            self.end_sends();
+            self.muted = Some(Instant::now() + MUTED);
         }
     }
 }
@@ -222,14 +256,15 @@ impl Sender {
         let capacity = Capacity { depth, receives: 1, inline: 0, scatter: 1 };
         let queue = Datagrams::new(&rail.domain, &sent, &sent, capacity, &rail.near_end(0), 0)?;
         let depth = queue.depth().min(depth) as usize;
-        Ok(Sender { queue, sent, under_way: VecDeque::new(), depth })
+        Ok(Sender { queue, sent, under_way: VecDeque::new(), depth, completed: 0, silence: Silence::default() })
     }
 
     /// Takes completions.
     fn look(&mut self, gone: &mut Vec<u64>) {
-        let under_way = &mut self.under_way;
+        let (under_way, completed) = (&mut self.under_way, &mut self.completed);
         let mut failed = false;
         let polled = self.sent.poll(&mut |completion| {
+            *completed += 1;
             gone.extend(under_way.pop_front().into_iter().flat_map(|(_, tokens)| tokens));
             failed |= completion.result.is_err();
         });

@@ -62,8 +62,7 @@
 //! progresses messages once per second, which bounds the wait.
 //!
 //! # Limits
-//! Rings and pipes use only the first rail. Two ranks that first communicate while the first rail is cut
-//! wait for it.
+//! Rings and pipes use only the first rail.
 
 mod cache;
 mod cuts;

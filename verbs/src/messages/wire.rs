@@ -279,11 +279,16 @@ impl VerbsWire {
             self.events.extend(self.down[self.port_of(rail)].then_some(Event::Cut(lane)));
             return;
         }
+        // Another rail may have requested it as well.
+        self.wanted.retain(|wanted| *wanted != lane);
         let core = self.service.core_of(rail);
         let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
         match core.wanted(peer as usize) {
             // A failover queue pair serves only windows; messages use the lanes of the other rails.
-            Link::Ready if failover() => self.wanted.push(lane),
+            Link::Ready if failover() => {
+                self.wanted.push(lane);
+                self.try_other_rails(lane);
+            }
             Link::Ready => {
                 if self.raise(lane) {
                     self.events.push_back(Event::Up(lane));
@@ -295,13 +300,30 @@ impl VerbsWire {
             Link::Wanted | Link::Absent => self.wanted.push(lane),
             refused @ (Link::Refused { .. } | Link::Unreached) => {
                 tracing::warn!(peer, rail, ?refused, "no connection for messages");
-                // Striped data and the messages of this lane use other rails, if any of these passes.
-                let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
-                if rail == 0 && !others && self.mailboxes.is_empty() {
+                if self.mailboxes.is_empty() && !self.try_other_rails(lane) {
                     self.not_connected(peer, refused);
                 }
             }
         }
+    }
+
+    /// Connects the other rails, which messages use in place of this one. Returns false if all were refused.
+    fn try_other_rails(&mut self, Lane { peer, rail: but }: Lane) -> bool {
+        let mut may_pass = false;
+        for rail in (0..self.rails.len()).filter(|rail| *rail != but && self.mailboxes.is_empty()) {
+            let lane = Lane { peer, rail };
+            let is_known = self.peers.entry(peer).or_default().passages[rail] != Passage::Closed;
+            let is_refused =
+                || matches!(self.service.core_of(rail).wanted(peer as usize), Link::Refused { .. } | Link::Unreached);
+            if is_known {
+                may_pass = true;
+            } else if !is_refused() {
+                may_pass = true;
+                self.wanted.retain(|wanted| *wanted != lane);
+                self.wanted.push(lane);
+            }
+        }
+        may_pass
     }
 
     /// Gives up a peer to which there is no connection. The error of messages has no room for the reason.

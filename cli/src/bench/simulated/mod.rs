@@ -181,8 +181,8 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "memory",
-        about: "MiB per rank after 100 messages with each other rank: buffers, rings and at most 4 KiB per peer; without memory of drivers",
-        figure: "OMPI 6, without the driver's memory of connections that causes it",
+        about: "MiB per rank after 100 messages with each other rank: buffers, rings, at most 4 KiB per peer, and the queues of the driver mlx5",
+        figure: "OMPI 6",
         network: CLUSTER,
         takes: [true, false, true],
         sheet: scale::memory,

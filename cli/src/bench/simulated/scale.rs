@@ -39,8 +39,8 @@ fn to_all(rank: Rank, ranks: Rank) -> Vec<Step> {
     }
 }
 
-/// Bytes of a rank's buffers, of its rings, and of its records of peers, without the drivers' memory.
-fn bytes(text: &str, peers: usize, channels: &Channels) -> [usize; 3] {
+/// Bytes of a rank's buffers, of its rings, of its records of peers, and of the queues of its driver.
+fn bytes(text: &str, peers: usize, channels: &Channels) -> [usize; 4] {
     let config = config(text);
     // The bound that `channel/tests/memory.rs` asserts.
     const PEER: usize = 4096;
@@ -51,7 +51,30 @@ fn bytes(text: &str, peers: usize, channels: &Channels) -> [usize; 3] {
         Paths::Datagrams => datagrams,
         Paths::Both => shared + datagrams,
     };
-    [buffers, channels.rings * config.ring.size(), PEER * peers]
+    [buffers, channels.rings * config.ring.size(), PEER * peers, queues(config.paths, channels.connections)]
+}
+
+/// Bytes of queue pairs and completion queues by the defaults of the provider `verbs`, as the driver mlx5 lays them out
+/// (rdma-core, providers/mlx5/verbs.c), and of our records of requests. Drivers, and the adapter, keep further records
+/// of a queue pair, which are not counted.
+fn queues(paths: Paths, connections: usize) -> usize {
+    const DEPTH: usize = 128;
+    // A request takes blocks of 64 bytes: 192 bytes of control segments, and 144 for 128 inline bytes. A queue is
+    // rounded up to a power of two.
+    const RELIABLE: usize = (DEPTH * 384).next_power_of_two();
+    const RECORDS: usize = 24 << 10;
+    const COMPLETION: usize = 64;
+    // Four queues of 64 requests for sending, one of 1,024 receives, and completions of both.
+    const DATAGRAMS: usize = 4 * 64 * 128 + 1024 * 16 + (4 * 64 + 1024) * COMPLETION;
+    // Completion queues serve 8, 16, 32.. connections.
+    let mut served = 0;
+    let mut next = 8;
+    while served < connections {
+        served += next;
+        next *= 2;
+    }
+    let datagrams = if paths == Paths::Connections { 0 } else { DATAGRAMS };
+    connections * (RELIABLE + RECORDS) + served * DEPTH * COMPLETION + datagrams
 }
 
 pub fn all_connect(options: &Options) -> Sheet {
@@ -71,8 +94,18 @@ pub fn all_connect(options: &Options) -> Sheet {
 
 pub fn memory(options: &Options) -> Sheet {
     let full: Vec<Rank> = (1..=10).map(|power| 1 << power).collect();
-    let mut sheet =
-        Sheet::new(&["config", "ranks", "connections", "rings", "buffers", "of rings", "of peers", "MiB", "OMPI"]);
+    let mut sheet = Sheet::new(&[
+        "config",
+        "ranks",
+        "connections",
+        "rings",
+        "buffers",
+        "of rings",
+        "of peers",
+        "of queues",
+        "MiB",
+        "OMPI",
+    ]);
     for config in options.configs(CONFIGS) {
         for &ranks in options.ranks(&[2, 16, 128], &full) {
             let outcome = run_on(&program(100, with_all), ranks, config, |conditions| conditions.host = 1);
@@ -84,7 +117,7 @@ pub fn memory(options: &Options) -> Sheet {
                 _ => "-",
             };
             let row = cells![config, ranks.to_string(), channels.connections, channels.rings];
-            let all = cells![parts[0], parts[1], parts[2], parts.iter().sum::<f64>(), theirs];
+            let all = cells![parts[0], parts[1], parts[2], parts[3], parts.iter().sum::<f64>(), theirs];
             sheet.row([row, all].concat());
         }
     }

@@ -1,4 +1,5 @@
-//! Rank 1 computes and makes no call while rank 0 locks it, gets and unlocks.
+//! Rank 1 computes and makes no call while rank 0 locks it, gets and unlocks. By `two_sided` rank 1 grants the lock itself,
+//! once it has computed.
 
 use super::arguments::{Sync, Worker};
 use super::facts::{Facts, Outcome};
@@ -7,6 +8,7 @@ use crate::bench::buffer::Buffer;
 use crate::bench::statistics::median;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use transom::messages::{Error, Tag};
 use transom::{Window, World};
 
 /// Rank 1 computes this long at a time.
@@ -18,6 +20,9 @@ const FEWEST: usize = 3;
 const MOST: usize = 64;
 /// The fraction of the time that each of the two long phases takes.
 const PART: f64 = 0.4;
+/// Request of a lock, and its grant; the request has an element if it is the last, which is not granted.
+const LOCK: Tag<u8> = Tag::new(1);
+const UNLOCK: Tag<u8> = Tag::new(2);
 
 struct Overlap<'w> {
     world: &'w World,
@@ -55,7 +60,7 @@ impl Overlap<'_> {
             self.world.barrier()?;
             match self.world.rank() {
                 0 => self.sample_each_pause(facts)?,
-                1 => compute(),
+                1 => self.target(true)?,
                 _ => {}
             }
             if !self.agree(done < FEWEST || begun.elapsed() < time)? {
@@ -79,15 +84,22 @@ impl Overlap<'_> {
             next = Instant::now() + PAUSE;
         }
         facts.samples(&samples);
-        Ok(())
+        self.end()
     }
 
     /// The number of operations that take half of the computation's time, while rank 1 is in the library.
     fn operations_of_half(&mut self) -> Outcome<usize> {
         let (begun, mut count) = (Instant::now(), 0);
-        while self.world.rank() == 0 && begun.elapsed() < COMPUTE / 2 {
-            self.communicate(1)?;
-            count += 1;
+        match self.world.rank() {
+            0 => {
+                while begun.elapsed() < COMPUTE / 2 {
+                    self.communicate(1)?;
+                    count += 1;
+                }
+                self.end()?;
+            }
+            1 => self.target(false)?,
+            _ => {}
         }
         self.world.barrier()?;
         Ok(count)
@@ -100,8 +112,11 @@ impl Overlap<'_> {
             self.world.barrier()?;
             let begun_both = Instant::now();
             match self.world.rank() {
-                0 => self.communicate(count)?,
-                1 if computes => compute(),
+                0 => {
+                    self.communicate(count)?;
+                    self.end()?;
+                }
+                1 => self.target(computes)?,
                 _ => {}
             }
             self.world.barrier()?;
@@ -113,16 +128,51 @@ impl Overlap<'_> {
     }
 
     fn communicate(&mut self, count: usize) -> Outcome {
-        for _ in 0..count {
-            if self.sync == Sync::LockAll {
+        match self.sync {
+            Sync::LockAll => {
+                for _ in 0..count {
+                    let epoch = self.window.lock_all()?;
+                    epoch.target(1)?.get(0, black_box(&mut self.into))?;
+                    epoch.unlock()?;
+                }
+            }
+            Sync::TwoSided => {
                 let epoch = self.window.lock_all()?;
-                epoch.target(1)?.get(0, black_box(&mut self.into))?;
-                epoch.unlock()?;
-            } else {
-                let epoch = self.window.lock_shared(1)?;
-                epoch.get(0, black_box(&mut self.into))?;
+                for _ in 0..count {
+                    self.world.send(1, LOCK, &[])?;
+                    self.world.recv_into(1, LOCK, &mut [])?;
+                    epoch.target(1)?.get(0, black_box(&mut self.into))?;
+                    self.world.send(1, UNLOCK, &[])?;
+                }
                 epoch.unlock()?;
             }
+            _ => {
+                for _ in 0..count {
+                    let epoch = self.window.lock_shared(1)?;
+                    epoch.get(0, black_box(&mut self.into))?;
+                    epoch.unlock()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rank 0 tells rank 1 that no further operation follows before their next barrier.
+    fn end(&self) -> Outcome {
+        if self.sync == Sync::TwoSided {
+            self.world.send(1, LOCK, &[0])?;
+        }
+        Ok(())
+    }
+
+    /// Rank 1 computes, and then grants the locks that rank 0 asks for.
+    fn target(&self, computes: bool) -> Result<(), Error> {
+        if computes {
+            compute();
+        }
+        while self.sync == Sync::TwoSided && self.world.recv_into(0, LOCK, &mut [0])?.len == 0 {
+            self.world.send(0, LOCK, &[])?;
+            self.world.recv_into(0, UNLOCK, &mut [])?;
         }
         Ok(())
     }

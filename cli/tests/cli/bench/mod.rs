@@ -253,7 +253,7 @@ fn full_bench_reports_each_figure_with_its_limit() {
         .chain(SWEEPS.iter().flat_map(|(name, configs, sizes, ranks)| in_each(name, configs, sizes, *ranks)))
         .chain(all_of(&["kernel"], &["none"], &[8], &[1]))
         .chain(all_of(&["lu", "lu_outside"], &["lock", "two_sided", "flush", "shared"], &[8], &[2]))
-        .chain(all_of(&["overlap"], &["lock", "lock_all"], &[8], &[2]))
+        .chain(all_of(&["overlap"], &["lock", "lock_all", "two_sided"], &[8], &[2]))
         .chain(all_of(&["pipeline"], &["one_sided", "two_sided"], &[8], &[2]))
         .chain(all_of(&["startup"], &["none"], &[8], &[2]))
         .chain(all_of(&["connections"], &["messages"], &[8], &[2, 4, 8]));
