@@ -11,7 +11,6 @@
  * FAKE_PKEYS     partition keys of the port, e.g. 7fff,8001
  * FAKE_DEVICES   number of adapters, with one port each: fake0, fake1 and so on (default: 1)
  * FAKE_HOST      a number that makes the adapters' GUIDs those of another host
- * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
  * FAKE_LID       LID of the ports (default: 1)
  * FAKE_HOLD      a LID: connecting to it blocks while the file FAKE_ADAPTER/hold exists; then FAKE_ADAPTER/held exists too
  * FAKE_RESOLVE   a LID: creating an address handle of it blocks in the same way
@@ -20,6 +19,7 @@
  *
  * These are lists, with an entry for each adapter. The last entry holds for all further ones.
  *
+ * FAKE_PAIRS     number of reliable queue pairs that a process can have (default: 8192)
  * FAKE_GID       GID of the port, as 32 hexadecimal digits. Frames between ports of two subnets are lost
  * FAKE_TRANSPORT transport, as ibv_transport_type numbers it (default: 0)
  * FAKE_LACKS     functions that the adapter lacks, e.g. srq+atomics: atomics, srq, ud, rc; or adds, which it reports but refuses; or
@@ -885,11 +885,14 @@ int ibv_close_device(struct ibv_context *context) {
     return 0;
 }
 
-static int most_pairs(void) { return setting("FAKE_PAIRS") ? setting("FAKE_PAIRS") : 1 << 13; }
+static int most_pairs(const struct ibv_device *of) {
+    const char *most = entry("FAKE_PAIRS", of);
+    return most ? atoi(most) : 1 << 13;
+}
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *into) {
     int srq = lacks(context->device, "srq") ? 0 : 1 << 10;
-    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = most_pairs(), .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
+    *into = (struct ibv_device_attr){ .vendor_id = 0x02c9, .max_qp = most_pairs(context->device), .max_qp_wr = 1 << 14, .max_sge = 16, .max_cq = 1 << 16,
         .max_cqe = 1 << 20, .max_mr = 1 << 20, .max_pd = 1 << 10, .max_qp_rd_atom = 16, .max_qp_init_rd_atom = 16,
         .atomic_cap = lacks(context->device, "atomics") ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA, .max_srq = srq, .max_srq_wr = 1 << 14, .max_srq_sge = 16, .max_pkeys = 1, .phys_port_cnt = 1 };
     return 0;
@@ -1076,8 +1079,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
     pthread_mutex_lock(&mutex);
     int count = 0;
     for (struct qp *each = pairs; each; each = each->next)
-        count += each->public.qp_type == IBV_QPT_RC;
-    if (wanted->qp_type == IBV_QPT_RC && count >= most_pairs()) {
+        count += each->public.qp_type == IBV_QPT_RC && each->public.context->device == pd->context->device;
+    if (wanted->qp_type == IBV_QPT_RC && count >= most_pairs(pd->context->device)) {
         pthread_mutex_unlock(&mutex);
         free(qp);
         errno = ENOMEM;

@@ -209,6 +209,29 @@ fn exhausted_adapter_is_named_with_a_way_out() {
     });
 }
 
+/// The first adapter of rank 0 has one queue pair, the second has many.
+#[test]
+fn messages_use_the_rail_whose_adapter_accepts_a_connection() {
+    let few = [
+        OFF,
+        ("FAKE_DEVICES", "2"),
+        ("TRANSOM_VERBS_DEVICE", "fake0,fake1"),
+        ("FAKE_PAIRS_0", "1,32"),
+        ("TRANSOM_VERBS_CONNECTIONS", "9"),
+    ];
+    on_fake(None, 4, "messages_use_the_rail_whose_adapter_accepts_a_connection", &few, |world| {
+        let me = world.rank() as u64;
+        for other in (0..4).filter(|other| (*other == 0) != (me == 0)) {
+            for length in [[1; 100].as_slice(), &[100_000]].concat() {
+                let mut came = vec![0; length];
+                world.sendrecv(other, TAG, &vec![me; length], other, TAG, &mut came).unwrap();
+                assert!(came.iter().all(|element| *element == other as u64), "rank {me}: {length} elements of {other}");
+            }
+        }
+        meet(&world).unwrap();
+    });
+}
+
 /// The adapter of rank 0 takes as long as it likes to connect to rank 1.
 #[test]
 fn slow_connection_does_not_delay_another() {

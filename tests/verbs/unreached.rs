@@ -65,7 +65,8 @@ fn first_messages_use_the_rail_that_passes() {
     let deaf = [("FAKE_DEVICES", "2"), ("TRANSOM_VERBS_DEVICE", "fake0,fake1"), ("FAKE_DEAF", "1,0")];
     on_fake(Some("a,b"), 2, "first_messages_use_the_rail_that_passes", &deaf, |world| {
         let (me, other) = (world.rank() as u8, 1 - world.rank());
-        for bytes in [8, 100_000, 2_000_000] {
+        // Short ones until there would be a ring, which needs the first rail.
+        for bytes in [[8; 100].as_slice(), &[100_000, 2_000_000]].concat() {
             let mut came = vec![0; bytes];
             world.sendrecv(other, Tag::<u8>::new(1), &vec![me; bytes], other, Tag::<u8>::new(1), &mut came).unwrap();
             assert!(came.iter().all(|byte| usize::from(*byte) == other), "{bytes} bytes");
