@@ -27,7 +27,8 @@
  * FAKE_DEAF      0 (default): all messages pass; 1: none reaches another process; more: those of at least so many bytes do not
  *
  * While the file FAKE_ADAPTER/full exists, no memory can be registered. While FAKE_ADAPTER/mute.N exists, adapter N accepts datagrams
- * with an immediate value, but neither sends nor completes them. Nor does it later, until their queue pair is reset.
+ * with an immediate value, but neither sends nor completes them. Nor does it later, until their queue pair is reset. While
+ * FAKE_ADAPTER/refuse.N exists, adapter N refuses all requests of connections.
  *
  * With _1 at its end, a variable holds for rank 1.
  *
@@ -752,9 +753,10 @@ static int is_there(const char *file) {
     return access(name, F_OK) == 0;
 }
 
-static int mutes(int adapter) {
+/* There are such files for each adapter. */
+static int is_told(const char *what, const struct qp *qp) {
     char file[32];
-    snprintf(file, sizeof file, "mute.%d", adapter);
+    snprintf(file, sizeof file, "%s.%d", what, number_of(qp));
     return is_there(file);
 }
 
@@ -771,8 +773,11 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 }
 
 static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
-    (void)bad;
     struct qp *qp = (struct qp *)of;
+    if (of->qp_type == IBV_QPT_RC && is_told("refuse", qp)) {
+        *bad = wr;
+        return EIO;
+    }
     pthread_mutex_lock(&mutex);
     for (; wr; wr = wr->next) {
         struct ibv_sge sge = wr->num_sge ? wr->sg_list[0] : (struct ibv_sge){ 0 };
@@ -781,7 +786,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
-            if (wr->opcode == IBV_WR_SEND_WITH_IMM && (qp->mute || mutes(number_of(qp)))) {
+            if (wr->opcode == IBV_WR_SEND_WITH_IMM && (qp->mute || is_told("mute", qp))) {
                 qp->mute = 1;
                 continue;
             }

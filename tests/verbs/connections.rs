@@ -209,25 +209,48 @@ fn exhausted_adapter_is_named_with_a_way_out() {
     });
 }
 
+/// Exchanges short messages, until there would be a ring, and a long one.
+fn exchange_with(world: &World, other: usize) {
+    let me = world.rank() as u64;
+    for length in [[1; 100].as_slice(), &[100_000]].concat() {
+        let mut came = vec![0; length];
+        world.sendrecv(other, TAG, &vec![me; length], other, TAG, &mut came).unwrap();
+        assert!(came.iter().all(|element| *element == other as u64), "rank {me}: {length} elements of {other}");
+    }
+}
+
+const TWO: [(&str, &str); 3] = [OFF, ("FAKE_DEVICES", "2"), ("TRANSOM_VERBS_DEVICE", "fake0,fake1")];
+
 /// The first adapter of rank 0 has one queue pair, the second has many.
 #[test]
 fn messages_use_the_rail_whose_adapter_accepts_a_connection() {
-    let few = [
-        OFF,
-        ("FAKE_DEVICES", "2"),
-        ("TRANSOM_VERBS_DEVICE", "fake0,fake1"),
-        ("FAKE_PAIRS_0", "1,32"),
-        ("TRANSOM_VERBS_CONNECTIONS", "9"),
-    ];
+    let few = [&TWO[..], &[("FAKE_PAIRS_0", "1,32"), ("TRANSOM_VERBS_CONNECTIONS", "9")]].concat();
     on_fake(None, 4, "messages_use_the_rail_whose_adapter_accepts_a_connection", &few, |world| {
-        let me = world.rank() as u64;
-        for other in (0..4).filter(|other| (*other == 0) != (me == 0)) {
-            for length in [[1; 100].as_slice(), &[100_000]].concat() {
-                let mut came = vec![0; length];
-                world.sendrecv(other, TAG, &vec![me; length], other, TAG, &mut came).unwrap();
-                assert!(came.iter().all(|element| *element == other as u64), "rank {me}: {length} elements of {other}");
-            }
+        let me = world.rank();
+        (0..4).filter(|other| (*other == 0) != (me == 0)).for_each(|other| exchange_with(&world, other));
+        meet(&world).unwrap();
+    });
+}
+
+#[test]
+fn messages_use_the_rail_whose_adapter_accepts_requests() {
+    on_fake(None, 2, "messages_use_the_rail_whose_adapter_accepts_requests", &TWO, |world| {
+        let other = 1 - world.rank();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        exchange_with(&world, other);
+        meet(&world).unwrap();
+        // No request is in flight afterwards.
+        add(&mut window, other);
+        meet(&world).unwrap();
+        std::fs::write(file("refuse.0"), "").unwrap();
+        meet(&world).unwrap();
+        exchange_with(&world, other);
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            std::fs::remove_file(file("refuse.0")).unwrap();
         }
+        meet(&world).unwrap();
+        exchange_with(&world, other);
         meet(&world).unwrap();
     });
 }

@@ -6,11 +6,15 @@ use crate::connect::Link;
 use crate::lane::{Signal, Stop};
 use crate::memory::Lent;
 use crate::wr::{RemoteAddress, Verb};
+use std::time::{Duration, Instant};
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why, WireMemory};
 use transom_shm_loopback::messages::Bytes;
 
 /// Target of a send: any receive buffer of the peer.
 pub(super) const BUFFER: RemoteAddress = RemoteAddress { address: 0, key: 0 };
+
+/// A lane that accepts no request for this long is broken off.
+const REFUSED: Duration = Duration::from_secs(1);
 
 impl VerbsWire {
     /// Posts the remaining requests of a lane's transfers, and reports completed transfers.
@@ -49,11 +53,34 @@ impl VerbsWire {
     fn stopped(&mut self, lane: Lane, stop: &Stop) -> Busy {
         match stop {
             Stop::Broken => self.restore(lane),
-            Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
+            Stop::System(error) => self.refused(lane, error),
             // `Full` ends by itself, and a failure or cut is reported elsewhere.
             Stop::Full | Stop::Failed(_) | Stop::Cut => {}
         }
         Busy
+    }
+
+    /// Handles a request that the adapter did not accept. A lane whose requests are refused for [`REFUSED`] gets another
+    /// queue pair, or ends.
+    fn refused(&mut self, by: Lane, error: &std::io::Error) {
+        let (now, refusals) = (Instant::now(), &mut self.peers.entry(by.peer).or_default().refusals[by.rail]);
+        let since = match refusals {
+            Some((since, last)) if now - *last < REFUSED / 4 => *since,
+            _ => {
+                tracing::warn!(lane = ?by, %error, "a message could not be posted now");
+                now
+            }
+        };
+        *refusals = Some((since, now));
+        let core = self.service.core_of(by.rail);
+        if now - since > REFUSED
+            && let Some(lane) = core.endpoints.lane(by.peer as usize)
+        {
+            *refusals = None;
+            tracing::warn!(lane = ?by, %error, "the adapter refuses all requests of a connection");
+            lane.break_off(lane.why_broken());
+            core.want(by.peer as usize);
+        }
     }
 
     /// Requests the connection of a lane without a queue. A dormant lane does not fail by itself if that is refused.

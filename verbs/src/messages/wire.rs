@@ -91,6 +91,8 @@ pub(super) struct Peer {
     pub(super) ended: u32,
     /// State of each lane as reported to the engine, by rail.
     pub(super) passages: [Passage; RAILS],
+    /// Times of the first and the last of successive requests that the adapter refused, by rail.
+    pub(super) refusals: [Option<(Instant, Instant)>; RAILS],
     /// Keys of its pipe memory. While there are any, requests on the first rail stay on it.
     pub(super) pipes: Vec<Key>,
     /// Time since which no rail passes, if one did before.
