@@ -91,6 +91,8 @@ pub(super) struct Peer {
     pub(super) ended: u32,
     /// State of each lane as reported to the engine, by rail.
     pub(super) passages: [Passage; RAILS],
+    /// True for a rail that is being connected in place of another one.
+    pub(super) tried: [bool; RAILS],
     /// Times of the first and the last of successive requests that the adapter refused, by rail.
     pub(super) refusals: [Option<(Instant, Instant)>; RAILS],
     /// Keys of its pipe memory. While there are any, requests on the first rail stay on it.
@@ -281,8 +283,6 @@ impl VerbsWire {
             self.events.extend(self.down[self.port_of(rail)].then_some(Event::Cut(lane)));
             return;
         }
-        // Another rail may have requested it as well.
-        self.wanted.retain(|wanted| *wanted != lane);
         let core = self.service.core_of(rail);
         let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
         match core.wanted(peer as usize) {
@@ -292,7 +292,8 @@ impl VerbsWire {
                 self.try_other_rails(lane);
             }
             Link::Ready => {
-                if self.raise(lane) {
+                // Both the engine and another rail may have requested it.
+                if !self.end_trial(lane) && self.raise(lane) {
                     self.events.push_back(Event::Up(lane));
                 }
                 if self.closing {
@@ -302,6 +303,7 @@ impl VerbsWire {
             Link::Wanted | Link::Absent => self.wanted.push(lane),
             refused @ (Link::Refused { .. } | Link::Unreached) => {
                 tracing::warn!(peer, rail, ?refused, "no connection for messages");
+                self.end_trial(lane);
                 if self.mailboxes.is_empty() && !self.try_other_rails(lane) {
                     self.not_connected(peer, refused);
                 }
@@ -310,22 +312,29 @@ impl VerbsWire {
     }
 
     /// Connects the other rails, which messages use in place of this one. Returns false if all were refused.
-    fn try_other_rails(&mut self, Lane { peer, rail: but }: Lane) -> bool {
+    fn try_other_rails(&mut self, Lane { peer: rank, rail: but }: Lane) -> bool {
         let mut may_pass = false;
         for rail in (0..self.rails.len()).filter(|rail| *rail != but && self.mailboxes.is_empty()) {
-            let lane = Lane { peer, rail };
-            let is_known = self.peers.entry(peer).or_default().passages[rail] != Passage::Closed;
-            let is_refused =
-                || matches!(self.service.core_of(rail).wanted(peer as usize), Link::Refused { .. } | Link::Unreached);
-            if is_known {
+            let link = || self.service.core_of(rail).wanted(rank as usize);
+            let peer = self.peers.entry(rank).or_default();
+            let is_known = peer.passages[rail] != Passage::Closed || peer.tried[rail];
+            if is_known || !matches!(link(), Link::Refused { .. } | Link::Unreached) {
                 may_pass = true;
-            } else if !is_refused() {
-                may_pass = true;
-                self.wanted.retain(|wanted| *wanted != lane);
-                self.wanted.push(lane);
+                if !is_known {
+                    peer.tried[rail] = true;
+                    self.wanted.push(Lane { peer: rank, rail });
+                }
             }
         }
         may_pass
+    }
+
+    /// Returns true if one of several rails is up already.
+    fn end_trial(&mut self, by: Lane) -> bool {
+        let fails_over = self.may_fail_over();
+        let peer = self.peers.entry(by.peer).or_default();
+        peer.tried[by.rail] = false;
+        fails_over && peer.passages[by.rail] == Passage::Up
     }
 
     /// Gives up a peer to which there is no connection. The error of messages has no room for the reason.
