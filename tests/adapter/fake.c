@@ -26,9 +26,9 @@
  *                routes: no address can be resolved
  * FAKE_DEAF      0 (default): all messages pass; 1: none reaches another process; more: those of at least so many bytes do not
  *
- * While the file FAKE_ADAPTER/full exists, no memory can be registered. While FAKE_ADAPTER/mute.N exists, adapter N accepts datagrams
- * with an immediate value, but neither sends nor completes them. Nor does it later, until their queue pair is reset. While
- * FAKE_ADAPTER/refuse.N exists, adapter N refuses all requests of connections.
+ * While the file FAKE_ADAPTER/full exists, no memory can be registered. While FAKE_ADAPTER/mute.N exists, adapter N accepts
+ * datagrams, but neither sends nor completes them. Nor does it later, until their queue pair is reset. While FAKE_ADAPTER/refuse.N
+ * exists, adapter N refuses all requests of connections.
  *
  * With _1 at its end, a variable holds for rank 1.
  *
@@ -786,7 +786,7 @@ static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_
         if (of->qp_type == IBV_QPT_UD) {
             frame.kind = DATAGRAM, frame.to = wr->wr.ud.remote_qpn, frame.qkey = wr->wr.ud.remote_qkey;
             frame.dlid = ((struct ah *)wr->wr.ud.ah)->dlid;
-            if (wr->opcode == IBV_WR_SEND_WITH_IMM && (qp->mute || is_told("mute", qp))) {
+            if (qp->mute || is_told("mute", qp)) {
                 qp->mute = 1;
                 continue;
             }

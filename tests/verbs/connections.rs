@@ -2,6 +2,7 @@
 
 use crate::adapter::*;
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
@@ -229,6 +230,16 @@ fn messages_use_the_rail_whose_adapter_accepts_a_connection() {
         let me = world.rank();
         (0..4).filter(|other| (*other == 0) != (me == 0)).for_each(|other| exchange_with(&world, other));
         meet(&world).unwrap();
+        // Pipes need the first rail, which one of the three got.
+        if me == 0 {
+            let open = |peer| world.pipe(peer).map_err(drop)?.write_all(b"ping").map_err(drop);
+            let worked: Vec<bool> = (1..4).map(|peer| open(peer).is_ok()).collect();
+            assert_eq!(worked.iter().filter(|worked| **worked).count(), 1, "{worked:?}");
+            meet(&world).unwrap();
+        } else {
+            let _pipe = world.pipe(0);
+            meet(&world).unwrap();
+        }
     });
 }
 
@@ -251,6 +262,30 @@ fn messages_use_the_rail_whose_adapter_accepts_requests() {
         }
         meet(&world).unwrap();
         exchange_with(&world, other);
+        meet(&world).unwrap();
+    });
+}
+
+/// The adapters never complete the datagrams of the first second. Their queue pairs are reset.
+#[test]
+fn connection_is_made_although_its_datagrams_are_never_completed() {
+    on_fake(None, 2, "connection_is_made_although_its_datagrams_are_never_completed", &[OFF], |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        meet(&world).unwrap();
+        if world.rank() == 0 {
+            std::fs::write(file("mute.0"), "").unwrap();
+        }
+        meet(&world).unwrap();
+        let unmuted = (world.rank() == 0).then(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(1));
+                std::fs::remove_file(file("mute.0")).unwrap();
+            })
+        });
+        let begun = Instant::now();
+        add(&mut window, 1 - world.rank());
+        assert!(begun.elapsed() > Duration::from_secs(4), "no queue pair was reset in {:?}", begun.elapsed());
+        unmuted.into_iter().for_each(|unmuted| unmuted.join().unwrap());
         meet(&world).unwrap();
     });
 }

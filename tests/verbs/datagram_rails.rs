@@ -2,7 +2,7 @@
 
 use crate::adapter::*;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transom::World;
 use transom::messages::Tag;
 
@@ -212,7 +212,7 @@ fn messages_go_on_without_a_rail_that_completes_no_datagram() {
         }
         meet(&world).unwrap();
         let sent = sent_during(|| exchange(&world, &LENGTHS, 3));
-        assert!(sent[0] == 0 && sent[1] > 400, "{sent:?}");
+        assert!(sent[1] > 400, "{sent:?}");
         meet(&world).unwrap();
     });
 }
@@ -231,7 +231,9 @@ fn datagrams_that_are_never_completed_are_sent_again() {
                 mute(0, false);
             })
         });
+        let begun = Instant::now();
         exchange(&world, &[8, 600_000], 3);
+        assert!(begun.elapsed() > Duration::from_secs(4), "no queue pair was reset in {:?}", begun.elapsed());
         unmuted.into_iter().for_each(|unmuted| unmuted.join().unwrap());
         meet(&world).unwrap();
     });

@@ -262,7 +262,7 @@ impl<const N: usize> Post<N> {
             }
         };
         let opened = self.queue.open_again(forgotten).and_then(|()| {
-            (self.posted, self.gone) = (0, 0);
+            (self.posted, self.gone, self.silence) = (0, 0, Silence::default());
             let expected = (0..self.expected.len()).try_for_each(|at| self.expect(at));
             expected.map_err(|source| VerbsError::system("posting a receive for datagrams", source))?;
             self.received.notify()
@@ -286,12 +286,11 @@ impl<const N: usize> Post<N> {
         let gone = &mut self.gone;
         let what = || format!("a datagram to rank {peer}");
         self.sent.poll(&mut |_| *gone += 1).map_err(|source| VerbsError::system(what(), source))?;
-        let is_full = self.posted - self.gone == self.sending.len();
-        if self.silence.lasts(is_full, self.gone) {
+        if self.silence.lasts(self.posted > self.gone, self.gone) {
             tracing::warn!("the adapter has completed no datagram for {SILENT:?}");
             self.open_again();
         }
-        if is_full {
+        if self.posted - self.gone == self.sending.len() {
             return Ok(());
         }
         let Some(handle) = self.ways.to(peer, &to.path)? else { return Ok(()) };

@@ -164,7 +164,7 @@ impl Mailbox {
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
 
-    /// Resets queue pairs for which the adapter has completed nothing for [`SILENT`]; called ten times per second.
+    /// Resets queue pairs for which the adapter has completed nothing for [`SILENT`].
     pub fn reset_silent_queues(&mut self) {
         self.lanes.iter_mut().for_each(Sending::reset_if_silent);
         self.windows.reset_if_silent();
@@ -220,7 +220,6 @@ impl Sending {
         if self.silence.lasts(self.posted > self.gone, self.gone) {
             tracing::warn!("the adapter has completed no datagram for {SILENT:?}");
             self.open_again();
-            self.silence = Silence::default();
         }
     }
 
@@ -228,7 +227,7 @@ impl Sending {
     fn open_again(&mut self) {
         let forgotten = || _ = self.sent.poll(&mut |_| ());
         match self.queue.open_again(forgotten) {
-            Ok(()) => (self.posted, self.gone) = (0, 0),
+            Ok(()) => (self.posted, self.gone, self.silence) = (0, 0, Silence::default()),
             Err(error) => tracing::error!(%error, "a queue pair for datagrams is lost"),
         }
     }

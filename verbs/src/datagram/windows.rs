@@ -280,6 +280,7 @@ impl Sender {
         let is_open = opened.inspect_err(|error| tracing::error!(%error, "a queue pair for datagrams is lost")).is_ok();
         if is_open {
             gone.extend(self.under_way.drain(..).flat_map(|(_, tokens)| tokens));
+            self.silence = Silence::default();
         }
         is_open
     }

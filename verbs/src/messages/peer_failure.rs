@@ -2,7 +2,6 @@
 
 use super::posting::BUFFER;
 use super::wire::VerbsWire;
-use crate::datagram::Mailbox;
 use crate::receive::MOST;
 use crate::wr::Verb;
 use std::sync::Arc;
@@ -69,7 +68,6 @@ impl NetworkWire for VerbsWire {
     }
 
     fn look_for_the_gone(&mut self) {
-        self.mailboxes.iter_mut().for_each(Mailbox::reset_silent_queues);
         let me = self.core().me;
         for rank in (0..self.exchange.size()).filter(|rank| *rank != me) {
             match self.exchange.check_peers(Awaited::Rank(rank)) {

@@ -13,7 +13,7 @@ use transom_shm_loopback::messages::Bytes;
 /// Target of a send: any receive buffer of the peer.
 pub(super) const BUFFER: RemoteAddress = RemoteAddress { address: 0, key: 0 };
 
-/// A lane that accepts no request for this long is broken off.
+/// A lane that accepts no request for this long is broken off, if there are other rails.
 const REFUSED: Duration = Duration::from_secs(1);
 
 impl VerbsWire {
@@ -60,26 +60,26 @@ impl VerbsWire {
         Busy
     }
 
-    /// Handles a request that the adapter did not accept. A lane whose requests are refused for [`REFUSED`] gets another
-    /// queue pair, or ends.
+    /// Handles a request that the adapter did not accept. If it accepts none for [`REFUSED`], other rails take over.
     fn refused(&mut self, by: Lane, error: &std::io::Error) {
-        let (now, refusals) = (Instant::now(), &mut self.peers.entry(by.peer).or_default().refusals[by.rail]);
-        let since = match refusals {
-            Some((since, last)) if now - *last < REFUSED / 4 => *since,
+        let fails_over = self.may_fail_over();
+        let core = self.service.core_of(by.rail);
+        let Some(lane) = core.endpoints.lane(by.peer as usize) else { return };
+        let peer = self.peers.entry(by.peer).or_default();
+        match peer.refusals[by.rail] {
+            Some((since, posted)) if posted == lane.posted() => {
+                let keeps = by.rail == 0 && !peer.pipes.is_empty();
+                if fails_over && !keeps && since.elapsed() > REFUSED {
+                    peer.refusals[by.rail] = None;
+                    tracing::warn!(lane = ?by, %error, "the adapter refuses all requests of a connection");
+                    lane.break_off(lane.why_broken());
+                    core.want(by.peer as usize);
+                }
+            }
             _ => {
                 tracing::warn!(lane = ?by, %error, "a message could not be posted now");
-                now
+                peer.refusals[by.rail] = Some((Instant::now(), lane.posted()));
             }
-        };
-        *refusals = Some((since, now));
-        let core = self.service.core_of(by.rail);
-        if now - since > REFUSED
-            && let Some(lane) = core.endpoints.lane(by.peer as usize)
-        {
-            *refusals = None;
-            tracing::warn!(lane = ?by, %error, "the adapter refuses all requests of a connection");
-            lane.break_off(lane.why_broken());
-            core.want(by.peer as usize);
         }
     }
 
@@ -90,7 +90,7 @@ impl VerbsWire {
         if !dormant || self.may_fail_over() {
             core.want(rank);
         } else if let refused @ (Link::Refused { .. } | Link::Unreached) = core.wanted(rank) {
-            self.not_connected(peer, refused);
+            self.not_connected(Lane { peer, rail }, refused);
         }
     }
 
@@ -175,12 +175,14 @@ impl VerbsWire {
         Ok(())
     }
 
-    /// Establishes a connection if sends are datagrams and another request needs a connection; `Busy` until it is up.
+    /// Establishes a connection if sends are datagrams, or use other rails, and another request needs a connection; `Busy`
+    /// until it is up.
     pub(super) fn connect_for(&mut self, Lane { peer: rank, rail }: Lane) -> Result<(), Busy> {
         if self.service.core_of(rail).endpoints.lane(rank as usize).is_some() {
             return Ok(());
         }
-        if !self.mailboxes.is_empty()
+        let has_pipe = rail == 0 && self.peers.get(&rank).is_some_and(|peer| !peer.pipes.is_empty());
+        if (!self.mailboxes.is_empty() || has_pipe)
             && let Link::Refused { .. } | Link::Unreached = self.core().wanted(rank as usize)
         {
             tracing::warn!(rank, "no connection for rings and pipes");

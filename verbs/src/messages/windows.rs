@@ -7,6 +7,9 @@ use transom_channel::delivery::{PieceLoc, arrange};
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window, WireMemory};
 use transom_shm_loopback::messages::Bytes;
 
+/// Nanoseconds between two checks for silent queues.
+const CHECKS: u64 = 100_000_000;
+
 impl VerbsWire {
     pub(super) fn opened(&mut self, rail: usize, window: Window) -> Option<Key> {
         let pieces = (0..64).filter(|piece| window.wanted >> piece & 1 == 1);
@@ -74,7 +77,14 @@ impl VerbsWire {
     /// Reports sent pieces to the engine.
     pub(super) fn look_for_pieces(&mut self) -> bool {
         let (now, before) = (self.now(), self.events.len());
+        let is_due = now >= self.next_check;
+        if is_due {
+            self.next_check = now + CHECKS;
+        }
         for mailbox in &mut self.mailboxes {
+            if is_due {
+                mailbox.reset_silent_queues();
+            }
             self.events.extend(mailbox.windows.gone().into_iter().map(|token| Event::Done(token, now)));
         }
         self.events.len() > before

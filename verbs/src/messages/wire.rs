@@ -67,6 +67,8 @@ pub struct VerbsWire {
     pub(super) closing: bool,
     /// Checks of the peers since then.
     pub(super) closing_checks: u32,
+    /// Time of the next check for silent queues of datagrams, in nanoseconds of [`now`](Wire::now).
+    pub(super) next_check: u64,
     /// Number of retired queue pairs at the last check, by rail.
     pub(super) retired: [u32; RAILS],
     pub(super) scratch: Vec<u8>,
@@ -93,8 +95,8 @@ pub(super) struct Peer {
     pub(super) passages: [Passage; RAILS],
     /// True for a rail that is being connected in place of another one.
     pub(super) tried: [bool; RAILS],
-    /// Times of the first and the last of successive requests that the adapter refused, by rail.
-    pub(super) refusals: [Option<(Instant, Instant)>; RAILS],
+    /// Time of the first refusal since the adapter last accepted a request, and the number of accepted ones, by rail.
+    pub(super) refusals: [Option<(Instant, u64)>; RAILS],
     /// Keys of its pipe memory. While there are any, requests on the first rail stay on it.
     pub(super) pipes: Vec<Key>,
     /// Time since which no rail passes, if one did before.
@@ -171,6 +173,7 @@ impl VerbsWire {
             gone: Vec::new(),
             closing: false,
             closing_checks: 0,
+            next_check: 0,
             retired: Default::default(),
             scratch: Vec::new(),
             began: Instant::now(),
@@ -305,7 +308,7 @@ impl VerbsWire {
                 tracing::warn!(peer, rail, ?refused, "no connection for messages");
                 self.end_trial(lane);
                 if self.mailboxes.is_empty() && !self.try_other_rails(lane) {
-                    self.not_connected(peer, refused);
+                    self.not_connected(lane, refused);
                 }
             }
         }
@@ -313,11 +316,15 @@ impl VerbsWire {
 
     /// Connects the other rails, which messages use in place of this one. Returns false if all were refused.
     fn try_other_rails(&mut self, Lane { peer: rank, rail: but }: Lane) -> bool {
-        let mut may_pass = false;
+        let passages = self.peers.get(&rank).map_or([Passage::Closed; RAILS], |peer| peer.passages);
+        let mut may_pass = (0..self.rails.len()).any(|rail| rail != but && passages[rail] != Passage::Closed);
+        if may_pass {
+            return true;
+        }
         for rail in (0..self.rails.len()).filter(|rail| *rail != but && self.mailboxes.is_empty()) {
             let link = || self.service.core_of(rail).wanted(rank as usize);
             let peer = self.peers.entry(rank).or_default();
-            let is_known = peer.passages[rail] != Passage::Closed || peer.tried[rail];
+            let is_known = peer.tried[rail];
             if is_known || !matches!(link(), Link::Refused { .. } | Link::Unreached) {
                 may_pass = true;
                 if !is_known {
@@ -338,8 +345,8 @@ impl VerbsWire {
     }
 
     /// Gives up a peer to which there is no connection. The error of messages has no room for the reason.
-    pub(super) fn not_connected(&mut self, peer: Rank, refused: Link) {
-        let (core, rank) = (self.core(), peer as usize);
+    pub(super) fn not_connected(&mut self, Lane { peer, rail }: Lane, refused: Link) {
+        let (core, rank) = (self.service.core_of(rail), peer as usize);
         let why = match refused {
             Link::Refused { by_peer, errno } => {
                 let (what, source) = core.refusal([core.me, rank], by_peer, errno);
