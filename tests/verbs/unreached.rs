@@ -59,7 +59,7 @@ fn message_to_an_unreached_host_fails() {
     assert_eq!(output.matches(why).count(), 1, "{output}");
 }
 
-/// The ranks first communicate while the first rail reaches nobody.
+/// The first rail passes no message between the hosts.
 #[test]
 fn first_messages_use_the_rail_that_passes() {
     let deaf = [("FAKE_DEVICES", "2"), ("TRANSOM_VERBS_DEVICE", "fake0,fake1"), ("FAKE_DEAF", "1,0")];

@@ -160,7 +160,8 @@ impl Windows {
         (index, piece): (u8, Piece),
         token: Option<u64>,
     ) -> bool {
-        if self.muted.is_some_and(|until| Instant::now() < until) {
+        self.muted = self.muted.filter(|until| Instant::now() < *until);
+        if self.muted.is_some() {
             self.lose(token);
             return true;
         }

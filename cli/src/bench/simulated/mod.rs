@@ -181,7 +181,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "memory",
-        about: "MiB per rank after 100 messages with each other rank: buffers, rings, at most 4 KiB per peer, and the queues of the driver mlx5",
+        about: "MiB per rank after 100 messages with each other rank: buffers, rings, at most 4 KiB per peer, and queues with the driver mlx5",
         figure: "OMPI 6",
         network: CLUSTER,
         takes: [true, false, true],

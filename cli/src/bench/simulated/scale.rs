@@ -39,7 +39,7 @@ fn to_all(rank: Rank, ranks: Rank) -> Vec<Step> {
     }
 }
 
-/// Bytes of a rank's buffers, of its rings, of its records of peers, and of the queues of its driver.
+/// Bytes of a rank's buffers, of its rings, of its records of peers, and of its queues.
 fn bytes(text: &str, peers: usize, channels: &Channels) -> [usize; 4] {
     let config = config(text);
     // The bound that `channel/tests/memory.rs` asserts.
